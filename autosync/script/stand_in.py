@@ -112,6 +112,11 @@ class BundleReducer:
         )
         return session_of(self._model)
 
+    def settle(self, what: str) -> None:
+        """Finish all that is under way, between two steps; refuse the call `what` while gradients are on their way."""
+        if self._session is not None:
+            self._session.settle(what)
+
     def close(self) -> None:
         """End the session. The model is an ordinary one again."""
         self._session = None

@@ -61,12 +61,32 @@ class Ranks:
     ) -> Outcome:
         """Run a script by a strategy, or under stock DDP. `models` are what its bundles are made of."""
         key = key or f"{script}-{way or 'stock'}"
+        bundles = [script_tasks.write_bundle(self.folder, script, way, **one) for one in models if way]
+        return self._outcome(script, key, arguments, bundles)
+
+    def run_in_turns(self, script: str, ways: Sequence[str], *, steps_a_turn: int, **model: Any) -> Outcome:
+        """Run a script by stock DDP and by each strategy in turn."""
+        bundles = [script_tasks.write_bundle(self.folder, script, way, **model) for way in ways]
+        return self._outcome(script, f"{script}-turns", (), bundles, steps_a_turn=steps_a_turn)
+
+    def observe(self, script: str, num_steps: int) -> tuple[Outcome, list[dict[str, Any]]]:
+        """Run a script under stock DDP; return also what each rank saw of its first steps."""
+        outcome = self._outcome(script, f"{script}-observed", (), (), num_observed=num_steps)
+        paths = [self.folder / f"{script}-observed-{rank}.json" for rank in range(script_tasks.NUM_RANKS)]
+        return outcome, [json.loads(path.read_text()) for path in paths if path.exists()]
+
+    def _outcome(
+        self, script: str, key: str, arguments: Sequence[str], bundles: Sequence[Path], **numbers: int
+    ) -> Outcome:
         run = {
             "folder": str(self.folder),
             "key": key,
             "script": str(script_tasks.SCRIPTS / f"{script}.py"),
             "arguments": [str(self.folder / key), *arguments],
-            "bundles": [str(script_tasks.write_bundle(self.folder, script, way, **one)) for one in models if way],
+            "bundles": list(map(str, bundles)),
+            "steps_a_turn": 0,
+            "num_observed": 0,
+            **numbers,
         }
         codes = self._codes_of(run)
         if HUNG in codes:
@@ -100,6 +120,33 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     made = Ranks(tmp_path_factory.mktemp("scripts"))
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="session")
+def compare() -> Any:
+    """Compares what two runs have saved, up to a tolerance."""
+    return _compare
+
+
+def _compare(found: Any, expected: Any, place: str, tolerance: float) -> None:
+    if isinstance(expected, dict):
+        assert list(found) == list(expected), place
+        for key, value in expected.items():
+            _compare(found[key], value, f"{place}.{key}", tolerance)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected), place
+        for index, value in enumerate(expected):
+            _compare(found[index], value, f"{place}[{index}]", tolerance)
+    elif isinstance(expected, torch.Tensor | float):
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance, msg=lambda text: f"{place}: {text}")
+    else:
+        assert found == expected, place
+
+
+@pytest.fixture(scope="session")
+def model_spec() -> Any:
+    """Returns the model spec of a script's task."""
+    return script_tasks.model_spec
 
 
 @pytest.fixture(scope="session")

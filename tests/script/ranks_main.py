@@ -1,7 +1,9 @@
 """Runs scripts one after the other. Their ranks are forks of this process, because it has already imported torch.
 
 Each input line is a run: `script`, `arguments`, `bundles` (none: the script runs as `python` runs it, under stock DDP),
-`folder` and `key`. The output of a rank goes to `KEY-RANK.log` in the folder. The answer is a line of exit codes.
+`folder`, `key`, `steps_a_turn` (not 0: stock DDP and the bundles take turns of so many steps) and `num_observed` (not
+0: so many steps are observed, and what was seen goes to `KEY-RANK.json`). The output of a rank goes to `KEY-RANK.log`
+in the folder. The answer is a line of exit codes.
 """
 
 import atexit
@@ -23,6 +25,9 @@ import autosync.script.door
 from autosync import run as door_main
 from autosync.launchers.environment import bundle_variable
 from autosync.script.program import MainProgram
+from autosync.script.switching_door import SwitchingDoor
+from autosync.specs.model_file import dump_model
+from autosync.strategy.bundle import Bundle, load_bundle
 
 NUM_RANKS = 2
 LIMIT_SECONDS = 40.0
@@ -42,6 +47,10 @@ def _train(run: dict[str, Any], rank: int, port: int, folder: Path) -> int:
     # What `python -P -m autosync.run` has.
     arguments = [run["script"], *run["arguments"]]
     try:
+        if run["num_observed"]:
+            return _observe(arguments, run, rank)
+        if run["steps_a_turn"]:
+            return _train_in_turns(arguments, run)
         if run["bundles"]:
             return door_main.main(arguments)
         MainProgram(arguments).run()
@@ -50,6 +59,49 @@ def _train(run: dict[str, Any], rank: int, port: int, folder: Path) -> int:
     except BaseException:  # noqa: BLE001 - the test reads it
         traceback.print_exc()
         return 1
+    return 0
+
+
+class Turns:
+    """Stock DDP and each of some bundles train for some steps in turn."""
+
+    def __init__(self, bundles: list[Bundle], steps_a_turn: int) -> None:
+        self._ways = [None, *bundles]
+        self._steps_a_turn = steps_a_turn
+
+    def step_begins(self, door: SwitchingDoor) -> None:
+        turn, place = divmod(len(door.meter.steps), self._steps_a_turn)
+        if place == 0:
+            door.train_by(self._ways[turn % len(self._ways)])
+
+
+class Look:
+    """Observes the first steps of a script, and writes down what was seen."""
+
+    def __init__(self, num_steps: int, path: Path) -> None:
+        self._num_steps = num_steps
+        self._path = path
+
+    def step_begins(self, door: SwitchingDoor) -> None:
+        number = len(door.meter.steps)
+        if number == 0:
+            door.observe()
+        elif number == self._num_steps:
+            facts = door.facts("seen")
+            self._path.write_text(json.dumps({"model": dump_model(facts.model), "reasons": facts.reasons}))
+
+
+def _observe(arguments: list[str], run: dict[str, Any], rank: int) -> int:
+    look = Look(run["num_observed"], Path(run["folder"]) / f"{run['key']}-{rank}.json")
+    with SwitchingDoor(look).open():
+        MainProgram(arguments).run()
+    return 0
+
+
+def _train_in_turns(arguments: list[str], run: dict[str, Any]) -> int:
+    turns = Turns([load_bundle(path) for path in run["bundles"]], run["steps_a_turn"])
+    with SwitchingDoor(turns).open():
+        MainProgram(arguments).run()
     return 0
 
 

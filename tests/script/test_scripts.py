@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 
 # By torch's reducer, and by the engine with its own updates and overlap with the next forward pass.
 QUICK = ("ddp", "bytescheduler")
@@ -42,7 +41,7 @@ def _runs() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("script", "ways"), list(_runs()))
-def test_a_script_trains_to_the_weights_of_stock_ddp(ranks: Any, script: str, ways: list[str]) -> None:
+def test_a_script_trains_to_the_weights_of_stock_ddp(ranks: Any, compare: Any, script: str, ways: list[str]) -> None:
     options = SCRIPTS[script]
     models, tolerance = options.get("models", ({},)), options.get("tolerance", 1e-9)
     stock = ranks.run(script, None)
@@ -51,19 +50,4 @@ def test_a_script_trains_to_the_weights_of_stock_ddp(ranks: Any, script: str, wa
         ours = ranks.run(script, way, models=models)
         assert ours.codes == (0, 0), (way, *ours.logs)
         for expected, found in zip(stock.saved, ours.saved, strict=True):
-            _compare(found, expected, f"{script} by {way}", tolerance)
-
-
-def _compare(found: Any, expected: Any, place: str, tolerance: float) -> None:
-    if isinstance(expected, dict):
-        assert list(found) == list(expected), place
-        for key, value in expected.items():
-            _compare(found[key], value, f"{place}.{key}", tolerance)
-    elif isinstance(expected, list):
-        assert len(found) == len(expected), place
-        for index, value in enumerate(expected):
-            _compare(found[index], value, f"{place}[{index}]", tolerance)
-    elif isinstance(expected, torch.Tensor | float):
-        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance, msg=lambda text: f"{place}: {text}")
-    else:
-        assert found == expected, place
+            compare(found, expected, f"{script} by {way}", tolerance)

@@ -1,0 +1,202 @@
+"""Observes the first steps of a script under stock DDP, and makes a model spec of what it saw.
+
+`Observation` is told of passes and updates by the door. Hooks in the model record calls, uses and the order in which
+gradients become ready, as the profile of a task does. All hooks are gone when the observation ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.parallel.distributed import _find_tensors
+
+from autosync.errors import OperationError
+from autosync.script.gradient_uses import GradientUses
+from autosync.specs.model import ModelSpec
+from autosync.specs.profile.assemble import ProfiledStep, ProfileRecords, assemble
+from autosync.specs.profile.clock import Clock, CudaClock, HostClock
+from autosync.specs.profile.optimizer import optimizer_notes, optimizer_spec
+from autosync.specs.profile.recorder import Microstep, MicrostepRecorder, structure_of
+from autosync.specs.profile.run import device_name, known_rows, profiled_step
+
+WARMUP_STEPS = 2
+"""The steps after the first whose times do not count: DDP rebuilds its buckets in them."""
+MEASURED_STEPS = 6
+OBSERVED_STEPS = 1 + WARMUP_STEPS + MEASURED_STEPS
+"""The first step, in which autograd is asked for the order of uses, the warm-up, and the steps that are measured."""
+
+_CLOSURE = "it gives its optimizer's step a closure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptFacts:
+    """What was seen of a script: its model, and the reasons why only its own optimizer may update."""
+
+    model: ModelSpec
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """What a task would declare; see `assemble.TrainingFacts`."""
+
+    name: str
+    batch_size: int
+    accumulation_steps: int
+    clip_norm: float | None
+    loss_scaling: bool
+
+
+class Observation:
+    """The observation of one model, from its first forward pass on."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._trained = [one for one in model.parameters() if one.requires_grad]
+        self._clock = _clock_of(self._trained)
+        self._recorder = MicrostepRecorder(structure=structure_of(model), clock=self._clock, asks_sequence=True)
+        self.uses = GradientUses(self._trained)
+        self._hooks = contextlib.ExitStack()
+        self._steps: list[ProfiledStep] = []
+        self._microsteps: list[Microstep] = []
+        self._is_open = False
+        self._is_in_backward = False
+        self._update_marks: list[Any] = []
+        self._update_seconds = 0.0
+        self._sparse: set[str] = set()
+        self._reasons: dict[str, None] = {}
+        self._batch_size = 1
+
+    @property
+    def num_steps(self) -> int:
+        """The number of steps seen."""
+        return len(self._steps)
+
+    def begin(self) -> None:
+        """Put hooks into the model."""
+        for parameter in self._trained:
+            hook: Any = parameter.register_post_accumulate_grad_hook
+            self._hooks.callback(hook(self._gradient_is_ready).remove)
+        self._hooks.enter_context(self._recorder.attached())
+
+    def end(self) -> None:
+        """Take all hooks away."""
+        self.uses.lift()
+        self._hooks.close()
+
+    # What the door tells.
+
+    def forward_begins(self, inputs: Sequence[Any]) -> None:
+        """A forward pass that wants gradients begins."""
+        self.uses.lift()
+        self._close_microstep()
+        self._batch_size = max(next((len(one) for one in _find_tensors(inputs) if one.dim()), 1), 1)
+        self._recorder.forward_begins()
+        self._is_open = True
+
+    def forward_ends(self, output: Any) -> None:
+        """It has ended."""
+        outputs = [one for one in _find_tensors(output) if one.requires_grad]
+        self._recorder.forward_ends(outputs)
+        if not self._microsteps and self._sees_uses:
+            look = self.uses.looking_before_backward()
+            for one in outputs:
+                one.register_hook(look)
+
+    def update_begins(self, optimizer: torch.optim.Optimizer, given: Sequence[Any]) -> None:
+        """An optimizer's step begins; `given` are its arguments."""
+        self.uses.lift()
+        self._close_microstep()
+        if given:
+            self._reasons[_CLOSURE] = None
+        if vars(optimizer)["_optimizer_step_pre_hooks"]:
+            self._reasons["it has hooks before its optimizer's step"] = None
+        names = self._recorder.structure.parameters.items()
+        self._sparse |= {name for name, one in names if one.grad is not None and one.grad.is_sparse}
+        # A closure's passes are no part of the update.
+        self._update_marks = [] if given else [self._clock.mark()]
+
+    def update_ends(self) -> None:
+        """It has ended."""
+        if self._update_marks:
+            self._update_seconds += self._clock.seconds([*self._update_marks, self._clock.mark()])[0]
+            self._update_marks = []
+        if self._sees_uses:
+            self.uses.watch()
+
+    def step_ends(self) -> None:
+        """The next step begins."""
+        self._close_microstep()
+        if self._microsteps:
+            self._steps.append(profiled_step(self._microsteps, self._update_seconds, known_rows))
+        self._microsteps, self._update_seconds = [], 0.0
+        self._recorder.asks_sequence = False
+
+    @property
+    def _sees_uses(self) -> bool:
+        """Whether gradients are watched: not in the first step, and not where the optimizer's step computes them."""
+        return self.num_steps >= 1 and _CLOSURE not in self._reasons
+
+    def _close_microstep(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._is_in_backward = False
+            microstep = self._recorder.microstep_ends()
+            if microstep.ready:
+                self._microsteps.append(microstep)
+
+    def _gradient_is_ready(self, _: torch.Tensor) -> None:
+        if self._is_in_backward or not self._sees_uses:
+            return
+        self._is_in_backward = True
+        engine = torch.autograd.Variable._execution_engine  # noqa: SLF001 - torch's own wrappers do so
+        # DDP's own callback, after which gradients are synchronised, comes after the first one and before the second.
+        engine.queue_callback(lambda: engine.queue_callback(self.uses.watch))
+
+    # The result.
+
+    def facts(self, name: str, optimizers: Sequence[torch.optim.Optimizer]) -> ScriptFacts:
+        """Return what was seen of the script, which has this name."""
+        if not optimizers:
+            raise OperationError("no optimizer holds parameters of the model that the script wraps")
+        reasons = [*self._reasons, *self.uses.reasons()]
+        if len({type(one) for one in optimizers}) > 1:
+            reasons.append("its optimizers are of different classes")
+        device = self._trained[0].device
+        counts = [len(step.microsteps) for step in self._steps]
+        if len(set(counts)) > 1:
+            reasons.append("its steps do not accumulate over the same number of passes")
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad():
+            specs = [optimizer_spec(one, self._trained) for one in optimizers]
+            # Where one of them updates variables together, the engine has to do so for all.
+            place = next((place for place, one in enumerate(specs) if not one.elementwise), 0)
+            notes = optimizer_notes(optimizers[place], specs[place])
+        records = ProfileRecords(
+            structure=self._recorder.structure,
+            facts=self._steps[0],
+            steps=tuple(self._steps[1 + WARMUP_STEPS :]),
+            sparse=frozenset(self._sparse),
+            optimizer=specs[place],
+            device=device_name(device),
+            source="measured",
+            note=f"medians over {self.num_steps - 1 - WARMUP_STEPS} steps of the script under stock DDP; the update as "
+            "a whole, split over modules by the elements that it changes; the loss is part of the backward pass",
+            notes=(*notes, *(f"only the script's optimizer may update: {reason}" for reason in reasons)),
+        )
+        facts = _Facts(
+            name=name,
+            batch_size=self._batch_size,
+            accumulation_steps=max(counts),
+            clip_norm=self.uses.clip_norm,
+            loss_scaling=self.uses.scales,
+        )
+        return ScriptFacts(model=assemble(facts, records), reasons=tuple(reasons))
+
+
+def _clock_of(parameters: Sequence[torch.nn.Parameter]) -> Clock:
+    device = parameters[0].device
+    return CudaClock(device) if device.type == "cuda" else HostClock()

@@ -1,0 +1,65 @@
+"""The steps of a script: when each begins and ends, and whether the script did anything else within it.
+
+A step ends where the next one begins: with the first forward pass that wants gradients after an optimizer's step. At
+that moment no gradient is on its way, so it is also where the strategy may change.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """One step of a script.
+
+    `gap_seconds` is the part of `seconds` that follows the optimizer's step: the next batch is loaded in it, and at
+    times an evaluation runs or a checkpoint is written. `is_disturbed`: the script ran a forward pass without gradients
+    or read a state_dict within the step.
+    """
+
+    seconds: float
+    gap_seconds: float
+    is_disturbed: bool
+
+
+class StepMeter:
+    """Tells where steps begin, and measures them."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.steps: list[StepTime] = []
+        self._clock = clock
+        self._began: float | None = None
+        self._updated: float | None = None
+        self._is_disturbed = False
+
+    def ends_a_step(self) -> bool:
+        """A forward pass that wants gradients begins: return whether it is the first of a step.
+
+        The step before it, if there is one, has then been measured.
+        """
+        if self._began is None:
+            return True
+        if self._updated is None:
+            return False
+        now = self._clock()
+        self.steps.append(
+            StepTime(seconds=now - self._began, gap_seconds=now - self._updated, is_disturbed=self._is_disturbed)
+        )
+        return True
+
+    def step_begins(self) -> None:
+        """The first forward pass of a step begins now; what came since the last step is part of neither."""
+        self._updated = None
+        self._is_disturbed = False
+        self._began = self._clock()
+
+    def update_ends(self) -> None:
+        """An optimizer of the model has made its step."""
+        self._updated = self._clock()
+
+    def disturb(self) -> None:
+        """The script does something within the step that is not training."""
+        self._is_disturbed = True

@@ -1,0 +1,231 @@
+"""The door for a script whose strategy changes while it trains: what it patches, and whom it tells.
+
+Torch's own Reducer stays in the script's `DistributedDataParallel` until a `Switch` puts something in its place. The
+door tells a listener where steps begin, and the observation what passes and updates do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel, distributed
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from autosync.errors import OperationError
+from autosync.runtime.parallelize import bare_of
+from autosync.runtime.session.hooks import Hook
+from autosync.script.door import Door
+from autosync.script.observing import Observation, ScriptFacts
+from autosync.script.refusals import REFUSED_METHODS, refuse_arguments, refused
+from autosync.script.stand_in import BundleReducer
+from autosync.script.step_meter import StepMeter
+from autosync.script.switching import Switch, chosen_outputs
+from autosync.strategy.bundle import Bundle
+
+Method = Callable[..., Any]
+
+
+class StepListener(Protocol):
+    """Hears where steps begin. It is called in the script's own thread, and may change the strategy."""
+
+    def step_begins(self, door: SwitchingDoor) -> None:
+        """A step begins; the steps before it are in `door.meter`."""
+
+
+class SwitchingDoor(Door):
+    """While it is open, the one `DistributedDataParallel` of the process trains by what its switch has in place."""
+
+    def __init__(self, listener: StepListener) -> None:
+        super().__init__(())
+        self.meter = StepMeter()
+        self._listener = listener
+        self._switch: Switch | None = None
+        self._observation: Observation | None = None
+        self._parameters: set[int] = set()
+        self._wanted: Bundle | None = None
+        self._model: Callable[[], torch.nn.Module | None] = lambda: None
+        self._depth = 0
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Patch what `patches` lists, and listen to optimizers; put all back at the end."""
+        handles = [
+            register_optimizer_step_pre_hook(self._update_begins),
+            register_optimizer_step_post_hook(self._update_ends),
+        ]
+        try:
+            with super().open():
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def patches(self) -> list[tuple[Any, str, Any]]:
+        """What has the attributes, their names, and what is there while the door is open."""
+        stock = vars(DistributedDataParallel)
+        clip = torch.nn.utils.clip_grad.clip_grad_norm_
+        return [
+            (DistributedDataParallel, "_ddp_init_helper", self._wrapping(stock["_ddp_init_helper"])),
+            (DistributedDataParallel, "_pre_forward", self._before_forward(stock["_pre_forward"])),
+            (DistributedDataParallel, "_post_forward", self._after_forward(stock["_post_forward"])),
+            *((DistributedDataParallel, name, refused(name)) for name in REFUSED_METHODS),
+            (distributed, "_DDPSink", chosen_outputs(distributed._DDPSink)),  # noqa: SLF001 - DDP has it there
+            (torch.nn.utils, "clip_grad_norm_", self._clipping(clip)),
+            (torch.nn.utils.clip_grad, "clip_grad_norm_", self._clipping(clip)),
+            (torch.optim.Optimizer, "__init__", self._noting(vars(torch.optim.Optimizer)["__init__"])),
+        ]
+
+    # What the listener asks for.
+
+    @property
+    def switch(self) -> Switch:
+        """What synchronises the model now."""
+        assert self._switch is not None, "a step begins in a model that was wrapped"
+        return self._switch
+
+    def train_by(self, bundle: Bundle | None) -> None:
+        """Train by a bundle from the step that begins now, or by stock DDP; a refused bundle leaves stock DDP there."""
+        self._wanted = None
+        self.switch.put(bundle)
+        self._wanted = bundle
+
+    def observe(self) -> None:
+        """Observe the steps from the one that begins now."""
+        self._observation = Observation(bare_of(self.switch.ddp.module))
+        self._observation.begin()
+
+    def facts(self, name: str) -> ScriptFacts:
+        """End the observation, and return what it saw of the script of this name."""
+        assert self._observation is not None, "asked after it was begun"
+        observation, self._observation = self._observation, None
+        observation.end()
+        parameters = bare_of(self.switch.ddp.module).parameters()
+        return observation.facts(name, self._optimizers.holding(parameters))
+
+    # What DDP's methods do besides their own work.
+
+    def _wrapping(self, stock: Method) -> Method:
+        def wrap(ddp: Any, *arguments: Any, **options: Any) -> None:
+            model = bare_of(ddp.module)
+            if self._switch is not None:
+                self._refuse_second(model)
+                # A script may wrap its model anew for another phase.
+                self._switch.leave()
+                self._switch = None
+            _refuse_unmeasured(ddp)
+            refuse_arguments(ddp, (name for name, one in model.named_parameters() if one.requires_grad))
+            stock(ddp, *arguments, **options)
+            self._switch = Switch(ddp, self._optimizers, renew=lambda ddp: stock(ddp, *arguments, **options))
+            self._parameters = {id(one) for one in model.parameters()}
+            self._model = weakref.ref(model)
+            model.register_state_dict_pre_hook(Hook(lambda *_: self.meter.disturb()))  # type: ignore[no-untyped-call]
+            self._num_wrapped += 1
+
+        return wrap
+
+    def _refuse_second(self, model: torch.nn.Module) -> None:
+        if self._model() is not model:
+            raise OperationError(
+                "the script wraps a second model in DistributedDataParallel, and the strategy of one is tuned while it "
+                "trains (tune a task of each model: autosync tune model.py)"
+            )
+
+    def _before_forward(self, stock: Method) -> Method:
+        def pre_forward(ddp: Any, *inputs: Any, **options: Any) -> Any:
+            if not torch.is_grad_enabled() or not ddp.training:
+                self.meter.disturb()
+            if not torch.is_grad_enabled():
+                return stock(ddp, *inputs, **options)
+            if self.meter.ends_a_step():
+                if self._observation is not None:
+                    self._observation.step_ends()
+                self._listener.step_begins(self)
+                if self.switch.bundle is not self._wanted:
+                    self.switch.put(self._wanted)
+                self.meter.step_begins()
+                if not ddp.training:
+                    self.meter.disturb()
+            if isinstance(ddp.reducer, BundleReducer):
+                ddp.reducer.begin()
+            result = stock(ddp, *inputs, **options)
+            if self._observation is not None:
+                self._observation.forward_begins([inputs, options])
+            return result
+
+        return _not_compiled(pre_forward)
+
+    def _after_forward(self, stock: Method) -> Method:
+        def post_forward(ddp: Any, output: Any) -> Any:
+            output = stock(ddp, output)
+            if self._observation is not None and torch.is_grad_enabled():
+                self._observation.forward_ends(output)
+            return output
+
+        return _not_compiled(post_forward)
+
+    def _clipping(self, stock: Method) -> Method:
+        def clip_grad_norm_(parameters: Any, max_norm: float, norm_type: float = 2.0, *rest: Any, **more: Any) -> Any:
+            given = parameters if isinstance(parameters, torch.Tensor) else list(parameters)
+            if self._observation is None:
+                return stock(given, max_norm, norm_type, *rest, **more)
+            tensors = [given] if isinstance(given, torch.Tensor) else given
+            with self._observation.uses.clipping(tensors, float(max_norm), float(norm_type)):
+                return stock(given, max_norm, norm_type, *rest, **more)
+
+        return clip_grad_norm_
+
+    # The optimizers.
+
+    def _noting(self, stock: Method) -> Method:
+        noting = super()._noting(stock)
+
+        def init(optimizer: torch.optim.Optimizer, *arguments: Any, **options: Any) -> None:
+            noting(optimizer, *arguments, **options)
+            optimizer.register_state_dict_pre_hook(Hook(lambda *_: self.meter.disturb()))
+
+        return init
+
+    def _update_begins(
+        self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]
+    ) -> None:
+        if self._trains(optimizer):
+            self._depth += 1
+            if self._observation is not None:
+                given = [one for one in (*arguments[1:], *options.values()) if one is not None]
+                self._observation.update_begins(optimizer, given)
+
+    def _update_ends(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        # Where a class calls its parent's step, hooks are called twice.
+        if self._trains(optimizer):
+            self._depth = max(self._depth - 1, 0)
+            if self._depth == 0:
+                self.meter.update_ends()
+                if self._observation is not None:
+                    self._observation.update_ends()
+
+    def _trains(self, optimizer: torch.optim.Optimizer) -> bool:
+        return any(id(one) in self._parameters for group in optimizer.param_groups for one in group["params"])
+
+
+def _refuse_unmeasured(ddp: Any) -> None:
+    """Refuse models whose steps would be measured wrongly, or that other ranks do not train."""
+    if ddp.device_type != "cpu":
+        raise OperationError(
+            "tuning while a script trains is for models on the CPU: on a GPU, the time at which the host begins a step "
+            "is not that of the work (tune a task of this model: autosync tune model.py)"
+        )
+    if ddp.process_group.size() != dist.get_world_size():
+        raise OperationError(
+            "tuning while a script trains is for models that all ranks train: this one has a group of its own (tune a "
+            "task of this model: autosync tune model.py)"
+        )
+
+
+def _not_compiled(function: Method) -> Method:
+    disabled: Method = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+    return disabled

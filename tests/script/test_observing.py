@@ -1,0 +1,29 @@
+"""What is observed of a script's first steps is what the profile of its task says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.parametrize("script", ["plain", "sparse"])
+def test_the_model_spec_is_that_of_the_task(ranks: Any, compare: Any, model_spec: Any, script: str) -> None:
+    outcome, seen = ranks.observe(script, 5)
+    assert outcome.codes == (0, 0), outcome.logs
+    task = model_spec(script)
+    for one in seen:
+        assert one["reasons"] == []
+        model = one["model"]
+        found = {variable["name"]: variable for variable in model["variables"]}
+        assert list(found) == [variable.name for variable in task.variables]
+        for variable in task.variables:
+            seen_variable = found[variable.name]
+            assert seen_variable["shape"] == list(variable.shape)
+            assert (seen_variable["use"], seen_variable["ready"]) == (variable.use, variable.ready), variable.name
+        assert model["optimizer"]["name"] == task.optimizer.name
+        assert all(segment["seconds"] > 0 for segment in model["timeline"]["backward"][:1])
+    # The script itself is not changed.
+    stock = ranks.run(script, None)
+    for expected, saved in zip(stock.saved, outcome.saved, strict=True):
+        compare(saved, expected, script, 0.0)

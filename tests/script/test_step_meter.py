@@ -1,0 +1,48 @@
+"""A step lasts from its first forward pass to the next one's."""
+
+from __future__ import annotations
+
+from autosync.script.step_meter import StepMeter, StepTime
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_step_has_its_passes_its_update_and_what_follows() -> None:
+    clock = _Clock()
+    meter = StepMeter(clock=clock)
+    assert meter.ends_a_step()
+    assert meter.steps == []
+    meter.step_begins()
+    clock.now = 2.0
+    # The second pass of a step that accumulates.
+    assert not meter.ends_a_step()
+    clock.now = 5.0
+    meter.update_ends()
+    clock.now = 6.0
+    assert meter.ends_a_step()
+    assert meter.steps == [StepTime(seconds=6.0, gap_seconds=1.0, is_disturbed=False)]
+
+
+def test_what_is_done_between_two_steps_is_part_of_neither() -> None:
+    clock = _Clock()
+    meter = StepMeter(clock=clock)
+    meter.ends_a_step()
+    clock.now = 10.0
+    meter.step_begins()
+    clock.now = 11.0
+    meter.update_ends()
+    meter.disturb()
+    meter.ends_a_step()
+    clock.now = 20.0
+    meter.step_begins()
+    meter.update_ends()
+    clock.now = 21.0
+    meter.ends_a_step()
+    assert [one.seconds for one in meter.steps] == [1.0, 1.0]
+    assert [one.is_disturbed for one in meter.steps] == [True, False]

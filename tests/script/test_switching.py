@@ -1,0 +1,40 @@
+"""A script whose strategy changes while it trains comes out as under stock DDP all the time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+# Torch's reducer; the engine with the user's optimizer; the engine with its own updates and overlap with the next
+# forward pass. Stock DDP takes the first turn.
+WAYS = ("bytescheduler", "servers", "ddp", "byteps")
+
+
+@pytest.mark.parametrize(
+    ("script", "model", "tolerance"),
+    [
+        ("plain", {}, 1e-9),
+        ("accumulates", {"clip_norm": 1.0}, 1e-9),
+        ("mixed_precision", {"loss_scaling": True}, 1e-3),
+        ("sparse", {}, 1e-9),
+        ("unused", {}, 1e-9),
+        ("phases", {}, 1e-9),
+        pytest.param("compiled", {}, 1e-9, marks=pytest.mark.slow),
+    ],
+)
+def test_strategies_in_turn_train_to_the_weights_of_stock_ddp(
+    ranks: Any, compare: Any, script: str, model: dict[str, Any], tolerance: float
+) -> None:
+    stock = ranks.run(script, None)
+    assert stock.codes == (0, 0), stock.logs
+    turns = ranks.run_in_turns(script, WAYS, steps_a_turn=1, **model)
+    assert turns.codes == (0, 0), turns.logs
+    for expected, found in zip(stock.saved, turns.saved, strict=True):
+        compare(found, expected, script, tolerance)
+
+
+def test_a_second_model_is_refused(ranks: Any) -> None:
+    found = ranks.run_in_turns("gan", ["ddp"], steps_a_turn=1)
+    assert found.codes == (1, 1), found.logs
+    assert all("wraps a second model in DistributedDataParallel" in log for log in found.logs), found.logs
