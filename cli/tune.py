@@ -11,20 +11,19 @@ from click.core import ParameterSource
 from autosync.cli.consent_prompt import TOLD, consent_of, fields_of, lines_of, trust_option
 from autosync.cli.dry_run import describe_launch, dry_run_option, launch_fields
 from autosync.cli.operands import CLUSTER_HELP
-from autosync.cli.options import positive_seconds, seed_option, some_seconds
+from autosync.cli.options import ScriptCommand, positive_seconds, script_of_command, seed_option, some_seconds
 from autosync.cli.output import force_option, json_option, note, print_json, print_text, refuse_overwrite
 from autosync.cli.profile_warnings import profile_warning_lines
 from autosync.cli.progress import Reporter
+from autosync.cli.tune_script import OF_SCRIPTS, check_script_options, tune_script
 from autosync.cli.verdict import describe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autosync.search.candidates import Candidate
-    from autosync.search.target import Target
     from autosync.search.tuning_plan import TuningPlan
     from autosync.specs.consent import FileAction
-    from autosync.strategy.space.limits import InexactClass
 
 NUM_SHOWN = 10
 """The number of strategies to be tried that a dry run shows."""
@@ -51,9 +50,12 @@ def _classes(_context: click.Context, _parameter: click.Parameter, text: str | N
 
 
 @click.command(
+    cls=ScriptCommand,
     epilog="""\b
 Examples:
   autosync tune model.py --cluster cluster.yaml -o best.yaml
+  autosync tune --cluster cluster.yaml -o best.yaml -- train.py --epochs 3
+  autosync tune --cluster cluster.yaml --keep-training -- train.py --epochs 3
   autosync tune examples/transformer.py --cluster local-2 --trials 8 --budget 2min
   autosync tune resnet50 --cluster 4-hosts --budget 10min
   autosync tune --resume resnet50-4-hosts-20260131-120000 --trials 100
@@ -62,11 +64,22 @@ Examples:
   autosync tune model.py --cluster cluster.yaml --target ddp
   autosync tune model.py --cluster cluster.yaml --allow lossy
   autosync tune model.py --cluster cluster.yaml --prior records.parquet
-  autosync tune resnet50 --cluster 4-hosts --dry-run"""
+  autosync tune resnet50 --cluster 4-hosts --dry-run""",
 )
-@click.argument("target", metavar="[MODEL]", required=False)
+@click.argument("model", metavar="[MODEL | -- TRAIN.py ARGS]", required=False)
 @click.option("--cluster", help=CLUSTER_HELP)
-@click.option("--trials", type=click.IntRange(0, 100_000), help="Strategies to try at most.  [default: 50]")
+@click.option(
+    "--keep-training/--stop",
+    "keep_training",
+    default=False,
+    help="When TRAIN.py is tuned, go on by the winner to its end, or end it there.  [default: stop]",
+)
+@click.option(
+    "--trials",
+    "num_trials",
+    type=click.IntRange(0, 100_000),
+    help="Strategies to try at most.  [default: 50; for TRAIN.py 12]",
+)
 @click.option("--budget", callback=some_seconds, metavar="TIME", help="Begin no trial after this time, such as 10min.")
 @click.option(
     "--patience",
@@ -93,7 +106,6 @@ Examples:
 )
 @click.option(
     "--target",
-    "target_engine",
     default="autosync",
     show_default=True,
     type=click.Choice(["autosync", "ddp"]),
@@ -123,20 +135,13 @@ Examples:
 @dry_run_option
 @json_option
 def tune(
-    target: str | None,
+    model: str | None,
     *,
     cluster: str | None,
-    trials: int | None,
+    keep_training: bool,
     budget: float | None,
-    patience: int | None,
-    proposer: str | None,
-    simulator: str | None,
-    prior: str | None,
-    allow: tuple[InexactClass, ...],
-    target_engine: Target,
     effort: str | None,
     trial_timeout: float,
-    seed: int,
     study: str | None,
     storage: str | None,
     resume: str | None,
@@ -146,36 +151,34 @@ def tune(
     trust: bool,
     dry_run: bool,
     as_json: bool,
+    **how: Any,
 ) -> None:
     """Try strategies on the cluster, keep the fastest, and prove it against stock DDP.
 
     MODEL is a task, FILE.py[:NAME] with a function task() that returns an autosync.Task. Or it is a model spec (a file
-    or the name of a shipped one), whose compute is replayed; SPEC@x4 replays it four times slower. The trials, the
-    winner (best.yaml) and summary.json are kept in autosync-studies/NAME.
+    or the name of a shipped one), whose compute is replayed; SPEC@x4 replays it four times slower. TRAIN.py is an
+    unchanged script that wraps its model in DistributedDataParallel: it runs once, and the trials are steps of its own
+    training. The trials, the winner (best.yaml) and summary.json are kept in autosync-studies/NAME.
 
     If another user began the study to resume, autosync asks before it uses the task, the cluster and the storage that
     the study's folder names; without a terminal, --trust is needed.
     """
     refuse_overwrite(output, force=force)
-    _check_sources(target, cluster, resume=resume, replay=replay)
+    if script := script_of_command(click.get_current_context()):
+        named = check_script_options(model, cluster, _is_given)
+        settings = {**{key: how[key] for key in OF_SCRIPTS}, "budget_seconds": budget}
+        shown = {"keep_training": keep_training, "as_json": as_json}
+        tune_script(script, cluster=named, settings=settings, study=study, output=output, **shown)
+        return
+    _check_sources(model, cluster, resume=resume, replay=replay)
     of: dict[str, Any] = {
-        "model": target,
+        "model": model,
         "cluster": cluster,
         "study": study,
         "storage": storage,
         "resume": resume,
         "replay": replay,
         "consent": consent_of(trust=trust),
-    }
-    how: dict[str, Any] = {
-        "num_trials": trials,
-        "patience": patience,
-        "proposer": proposer,
-        "simulator": simulator,
-        "prior": prior,
-        "allow": allow,
-        "target": target_engine,
-        "seed": seed,
     }
     if dry_run:
         _dry_run(of, how, as_json=as_json)
@@ -208,18 +211,20 @@ def _tune(
     note(f"wrote {page}")
 
 
-def _check_sources(target: str | None, cluster: str | None, *, resume: str | None, replay: str | None) -> None:
+def _check_sources(model: str | None, cluster: str | None, *, resume: str | None, replay: str | None) -> None:
     """Raise unless the options fit together. A new study needs MODEL and --cluster; a resumed study has its own."""
+    if _is_given("--keep-training"):
+        raise click.UsageError("--keep-training and --stop are for a script after --")
     if resume is not None and replay is not None:
         raise click.UsageError("a study is resumed (--resume) or another is replayed (--replay), not both")
-    if resume is not None and (target is not None or cluster is not None):
+    if resume is not None and (model is not None or cluster is not None):
         raise click.UsageError("the study that is resumed has its model and its cluster: leave out MODEL and --cluster")
     if resume is not None and (kept := [name for name in BEGUN_WITH if _is_given(name)]):
         raise click.UsageError(
             f"the study that is resumed keeps what it was begun with: leave out {' and '.join(kept)}"
         )
-    if resume is None and replay is None and (target is None or cluster is None):
-        raise click.UsageError("Missing argument 'MODEL'." if target is None else "Missing option '--cluster'.")
+    if resume is None and replay is None and (model is None or cluster is None):
+        raise click.UsageError("Missing argument 'MODEL'." if model is None else "Missing option '--cluster'.")
 
 
 def _is_given(option: str) -> bool:

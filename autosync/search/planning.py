@@ -92,7 +92,7 @@ def plan_tuning(
         return _resumed(resume, given, storage, consent=consent, is_dry=is_dry)
     if study is not None:
         check_name(study)
-    _choose_prior(given, is_replay=replay is not None)
+    choose_prior(given, is_replay=replay is not None)
     require([*_elsewhere(given.get("prior")), *_elsewhere(replay)], consent)
     given["storage"] = None if storage is None else without_password(storage)
     if replay is not None:
@@ -103,7 +103,7 @@ def plan_tuning(
     return _new(model, cluster, launcher, study=study, settings=given, storage=storage, progress=progress)
 
 
-def _choose_prior(given: dict[str, Any], *, is_replay: bool) -> None:
+def choose_prior(given: dict[str, Any], *, is_replay: bool = False) -> None:
     """Set the prior and its simulator if the user gave none."""
     # The shipped prior learned from the shipped records, so in a replay of those it would know the answers.
     if not given.keys() & {"prior", "simulator"} and not is_replay and prior_ships():
@@ -187,6 +187,10 @@ def _resumed(
     """Return the plan of a study that continues with the settings in its folder."""
     folder = known_study_folder(name)
     begun = read_settings(folder)
+    if begun.is_script:
+        rule = "the trials of such a study are steps of a training, which has ended"
+        hint = f"autosync tune --cluster {begun.cluster} -- {begun.task}"
+        raise InputError(f"{name} tuned a script, and cannot be resumed", rule=rule, hint=hint)
     given = {key: settings[key] for key in CHANGEABLE if settings.get(key) is not None}
     if storage is not None and (begun.storage is None or without_password(storage) != begun.storage):
         where = begun.storage or f"the journal in {folder.path}"

@@ -156,9 +156,10 @@ class StudyFolder:
 class StudySettings:
     """The settings that a study was begun with.
 
-    `task` is the model as the user named it. `tuner` is a random name of this folder; among several folders that share
-    a storage it identifies the trials of each. `storage` is a URL without its password, or None for the folder's own
-    journal. With a `patience` of 0 a search never ends for lack of gains.
+    `task` is the model as the user named it; with `is_script`, it is the command of a script whose steps were the
+    trials. `tuner` is a random name of this folder; among several folders that share a storage it identifies the trials
+    of each. `storage` is a URL without its password, or None for the folder's own journal. With a `patience` of 0 a
+    search never ends for lack of gains.
     """
 
     __pydantic_config__ = STRICT
@@ -179,6 +180,7 @@ class StudySettings:
     target: Target = "autosync"
     replay: str | None = None
     storage: str | None = None
+    is_script: bool = False
     tuner: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def write(self, folder: StudyFolder) -> None:
@@ -196,9 +198,14 @@ def new_study_folder(name: str | None, model: ModelSpec, cluster: ClusterSpec) -
 
     Raises if the name is invalid or taken.
     """
+    return folder_named_after(name, model.name, cluster.name)
+
+
+def folder_named_after(name: str | None, model: str, cluster: str) -> StudyFolder:
+    """Return the folder of a new study of a model on a cluster, which are given by their names."""
     if name is None:
         now = dt.datetime.now(tz=dt.UTC).strftime("%Y%m%d-%H%M%S")
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{model.name}-{cluster.name}").lstrip(".") + f"-{now}"
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{model}-{cluster}").lstrip(".") + f"-{now}"
     check_name(name)
     return StudyFolder(Path(STUDIES_FOLDER) / name)
 

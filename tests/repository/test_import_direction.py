@@ -34,7 +34,7 @@ _LAYERS = [
     {"trials"},
     {"script"},
     {"search", "loops", "doctor"},
-    {"report", "scaling"},
+    {"report", "scaling", "script_tuning"},
     {"cli"},
 ]
 

@@ -1,0 +1,161 @@
+"""The trial service of a running script: a contestant trains the script's own model for some of its steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from autosync.errors import OperationError
+from autosync.script_tuning.counting import StepFilter
+from autosync.script_tuning.launch import ScriptRanks
+from autosync.strategy.bundle import Bundle
+from autosync.strategy.files import dump_strategy
+from autosync.trials.contestant import Contestant
+from autosync.trials.ranks import Answer
+from autosync.trials.service import StepSamples
+
+STOCK: Mapping[str, Any] = {"strategy": None, "strategy_id": None, "plan_id": None}
+"""The fields of a request that asks for stock DDP."""
+
+_MOST_ASKED = 6
+"""A run asks for at most this many times the steps that it wants; if too few count, the script cannot be tuned."""
+_ALWAYS_ASKED = 60
+
+_STEPS_AT_ONCE = 2
+_MOST_MEANWHILE = 60
+"""The steps that a script makes at most while this process works: a script whose steps are short has few to spare."""
+
+T = TypeVar("T")
+
+
+class ScriptTrials:
+    """Runs contestants on the script's own training; see `trials.samples.Service`.
+
+    The script has one model, so contestants take turns in it: a change costs two steps that do not count. `prepare`
+    only takes note of a contestant, and a strategy that is refused fails in its first run. After that, and after a
+    contestant's last run, the script goes on by whatever comes next.
+    """
+
+    def __init__(self, ranks: ScriptRanks, *, observed: Sequence[Answer]) -> None:
+        """`observed` are the workers' answers about the observed steps, by which those that do not count are told."""
+        self._ranks = ranks
+        self._filter = StepFilter()
+        self._filter.count(observed)
+        self._fields: dict[str, Mapping[str, Any]] = {}
+        self._present: str | None = None
+        self.num_steps = len(observed[0]["step_seconds"])
+        """The steps that the script has made, observed ones included."""
+
+    def prepare(self, contestant: Contestant) -> None:
+        """Take note of a contestant."""
+        self._fields[contestant.name] = fields_of(contestant.bundle)
+
+    def run(self, name: str, num_steps: int, *, settle: bool = False) -> StepSamples:
+        """Train by a contestant until `num_steps` steps count."""
+        fields, began = self._fields[name], time.monotonic()
+        counted = _Counted()
+        # The first step after a change makes what later ones use again.
+        missing = num_steps + (fields["strategy_id"] != self._present)
+        num_asked = 0
+        while missing > 0:
+            if num_asked + missing > max(_MOST_ASKED * num_steps, _ALWAYS_ASKED):
+                raise OperationError(
+                    f"{counted.num_steps} of {num_asked} steps of the script count: in the others it evaluates, saves "
+                    f"its state or waits between steps ({time.monotonic() - began:.0f} s; tuning needs steps in which "
+                    "it only trains)"
+                )
+            answers = self._ask("run", {**fields, "num_steps": missing, "settle": settle})
+            num_asked += missing
+            counts = self._filter.count(answers)
+            if num_asked > num_steps:
+                # The first step of a further run begins with idle links.
+                counts[0] = False
+            counted.add(answers, counts)
+            missing = num_steps - counted.num_steps
+            missing += missing > 0
+        return counted.samples(num_steps)
+
+    def train_while(self, work: Callable[[], T], bundle: Bundle | None) -> T:
+        """Return what some work of this process gives. Meanwhile the script goes on training by a bundle.
+
+        Its steps are not measured. If the work takes longer than many steps, the script waits for it.
+        """
+        fields = {**fields_of(bundle), "num_steps": _STEPS_AT_ONCE, "settle": False}
+        with ThreadPoolExecutor(1, thread_name_prefix="autosync-work") as pool:
+            found = pool.submit(work)
+            for _ in range(_MOST_MEANWHILE // _STEPS_AT_ONCE):
+                if found.done():
+                    break
+                self._ask("run", fields)
+            return found.result()
+
+    def _ask(self, request: str, fields: Mapping[str, Any]) -> Sequence[Answer]:
+        self._present = None
+        answers = self._ranks.ask(request, fields)
+        self._present = fields["strategy_id"]
+        self.num_steps += fields.get("num_steps", 0)
+        return answers
+
+    def difference(self, first: str, second: str) -> float:
+        """Refuse: only inexact strategies are compared so, and a script is tuned by exact ones."""
+        raise OperationError(f"{first} and {second} cannot be compared by their parameters: the script has one model")
+
+    def release(self, name: str) -> None:
+        """Forget a contestant."""
+        self._fields.pop(name, None)
+
+    def go_on(self, bundle: Bundle | None) -> None:
+        """Have the script go on by a bundle, or by stock DDP, and leave it alone from then on."""
+        self._ask("go_on", fields_of(bundle))
+
+
+class _Counted:
+    """The steps that count, of several runs."""
+
+    def __init__(self) -> None:
+        self._seconds: list[list[float]] = []
+        self._answers: list[Sequence[Answer]] = []
+
+    @property
+    def num_steps(self) -> int:
+        return len(self._seconds[0]) if self._seconds else 0
+
+    def add(self, answers: Sequence[Answer], counts: Sequence[bool]) -> None:
+        if not self._seconds:
+            self._seconds = [[] for _ in answers]
+        for kept, answer in zip(self._seconds, answers, strict=True):
+            kept += [seconds for seconds, is_counted in zip(answer["step_seconds"], counts, strict=True) if is_counted]
+        self._answers.append(answers)
+
+    def samples(self, num_steps: int) -> StepSamples:
+        num_made = sum(len(answers[0]["step_seconds"]) for answers in self._answers)
+        share = num_steps / num_made
+        peaks = [[answer["peak_memory_bytes"] for answer in answers] for answers in self._answers]
+        return StepSamples(
+            step_seconds=tuple(tuple(kept[:num_steps]) for kept in self._seconds),
+            cpu_share=max(answer["cpu_share"] for answers in self._answers for answer in answers),
+            bytes_sent=self._bytes("bytes_sent", share),
+            bytes_received=self._bytes("bytes_received", share),
+            peak_memory_bytes=tuple(map(max, zip(*peaks, strict=True))),
+        )
+
+    def _bytes(self, key: str, share: float) -> tuple[int, ...] | None:
+        """Return each rank's bytes in the steps that count: the share of them in all steps made."""
+        found = [[answer[key] for answer in answers] for answers in self._answers]
+        if any(None in of_run for of_run in found):
+            return None
+        return tuple(round(share * sum(of_rank)) for of_rank in zip(*found, strict=True))
+
+
+def fields_of(bundle: Any) -> Mapping[str, Any]:
+    """Return the fields of a request about a bundle; None stands for stock DDP."""
+    if bundle is None:
+        return STOCK
+    assert isinstance(bundle, Bundle), "strategies of a study are in memory"
+    return {
+        "strategy": dump_strategy(bundle.strategy),
+        "strategy_id": bundle.strategy_id,
+        "plan_id": bundle.plan_id,
+    }

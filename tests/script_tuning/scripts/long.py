@@ -1,0 +1,67 @@
+"""A usual training of many short steps: `long.py OUT STEPS [adam] [clips] [logs] [closure]`.
+
+It evaluates every 20 steps on all ranks, and the first rank saves a checkpoint every 50.
+"""
+
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def make_optimizer(parameters, *, is_adam: bool) -> torch.optim.Optimizer:
+    if is_adam:
+        return torch.optim.AdamW(parameters, lr=1e-3)
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+
+
+def main() -> None:
+    out, num_steps, *words = sys.argv[1:]
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(rank)
+    model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 4)).double()
+    model = DistributedDataParallel(model)
+    optimizer = make_optimizer(model.parameters(), is_adam="adam" in words)
+    data = torch.Generator().manual_seed(10 + rank)
+    held = torch.randn(8, 16, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    losses, norms = [], []
+
+    def loss_of(inputs: torch.Tensor) -> torch.Tensor:
+        return (model(inputs) - inputs[:, :4].sin()).square().mean()
+
+    def backward() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(inputs)
+        loss.backward()
+        return loss
+
+    for step in range(int(num_steps)):
+        inputs = torch.randn(8, 16, generator=data, dtype=torch.float64)
+        if "closure" in words:
+            loss = optimizer.step(backward)
+        else:
+            loss = backward()
+            if "clips" in words:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            if "logs" in words and rank == 0:
+                norms.append(max(one.grad.abs().max().item() for one in model.parameters()))
+            optimizer.step()
+        losses.append(loss.item())
+        if step % 20 == 19:
+            model.eval()
+            with torch.no_grad():
+                losses.append(loss_of(held).item())
+            model.train()
+        if step % 50 == 49 and rank == 0:
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, f"{out}-checkpoint.pt")
+    sys.stdout.write(f"trained {num_steps} steps\n")
+    saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "losses": losses, "norms": norms}
+    torch.save(saved, f"{out}-{rank}.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Contestants on a running script: which steps are asked for, and which of them are samples."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+
+from autosync.errors import OperationError
+from autosync.script_tuning.launch import ScriptRanks
+from autosync.script_tuning.service import ScriptTrials
+from autosync.trials.contestant import Contestant
+from autosync.trials.failures import TrialFailed
+
+
+class _Script:
+    """Two ranks of a script, whose steps take as many seconds as their number; some of them are disturbed."""
+
+    def __init__(self, *, is_disturbed: Callable[[int], bool] = lambda _: False) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self.refuses: str | None = None
+        self._is_disturbed = is_disturbed
+        self._num_steps = 0
+
+    def ask(self, request: str, fields: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        count = fields.get("num_steps", 0)
+        self.asked.append((request, count))
+        if self.refuses is not None:
+            raise TrialFailed("refused", self.refuses)
+        steps = range(self._num_steps, self._num_steps + count)
+        self._num_steps += count
+        return [
+            {
+                "step_seconds": [float(step + rank) for step in steps],
+                "gap_seconds": [0.0 for _ in steps],
+                "are_disturbed": [self._is_disturbed(step) for step in steps],
+                "cpu_share": 0.25 * (rank + 1),
+                "bytes_sent": 10 * count,
+                "bytes_received": None,
+                "peak_memory_bytes": 100 + rank,
+            }
+            for rank in range(2)
+        ]
+
+    def trials(self) -> ScriptTrials:
+        """The service after nine observed steps."""
+        observed = self.ask("observe", {"num_steps": 9})
+        self.asked.clear()
+        trials = ScriptTrials(cast("ScriptRanks", self), observed=cast("Any", observed))
+        trials.prepare(Contestant(name="stock"))
+        return trials
+
+
+def test_the_present_strategy_runs_as_many_steps_as_are_wanted() -> None:
+    script = _Script()
+    trials = script.trials()
+    samples = trials.run("stock", 3)
+    assert script.asked == [("run", 3)]
+    assert samples.step_seconds == ((9.0, 10.0, 11.0), (10.0, 11.0, 12.0))
+    assert samples.cpu_share == 0.5
+    assert samples.bytes_sent == (30, 30)
+    assert samples.bytes_received is None
+    assert samples.peak_memory_bytes == (100, 101)
+    assert trials.num_steps == 12
+
+
+def test_steps_that_do_not_count_are_made_up_for() -> None:
+    script = _Script(is_disturbed=lambda step: step == 10)
+    samples = script.trials().run("stock", 3)
+    # One step is missing, and the first of a further run does not count.
+    assert script.asked == [("run", 3), ("run", 2)]
+    assert samples.step_seconds[0] == (9.0, 11.0, 13.0)
+
+
+def test_a_script_that_always_does_something_else_cannot_be_tuned() -> None:
+    script = _Script(is_disturbed=lambda step: step >= 9)
+    with pytest.raises(OperationError, match=r"0 of .* steps of the script count: in the others it evaluates"):
+        script.trials().run("stock", 3)
+
+
+def test_after_a_refusal_the_next_strategy_is_put_in_place_anew() -> None:
+    script = _Script()
+    trials = script.trials()
+    script.refuses = "no"
+    with pytest.raises(TrialFailed, match="no"):
+        trials.run("stock", 2)
+    script.refuses = None
+    trials.run("stock", 2)
+    assert script.asked[1:] == [("run", 2)]
+
+
+def test_the_script_goes_on_while_something_is_worked_out() -> None:
+    script = _Script()
+    trials = script.trials()
+    is_enough = threading.Event()
+
+    def ask(request: str, fields: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        if len(script.asked) == 3:
+            is_enough.set()
+        return _Script.ask(script, request, fields)
+
+    script.ask = ask  # type: ignore[method-assign]
+    assert trials.train_while(lambda: is_enough.wait(10), None) is True
+    assert len(script.asked) >= 4
+    assert {request for request, _ in script.asked} == {"run"}
+
+
+def test_a_script_of_short_steps_waits() -> None:
+    script = _Script()
+    trials = script.trials()
+    with pytest.raises(ZeroDivisionError):
+        trials.train_while(lambda: 1 // 0, None)
+    release = threading.Event()
+    threading.Timer(0.2, release.set).start()
+    trials.train_while(release.wait, None)
+    assert trials.num_steps <= 9 + 60 + 60

@@ -1,0 +1,171 @@
+"""Scripts that are tuned while they train, on two real ranks, come out as under stock DDP all the time."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from autosync.strategy.bundle import load_bundle
+
+SCRIPT = Path(__file__).parent / "scripts" / "long.py"
+LIMIT_SECONDS = 240.0
+NUM_STEPS = 700
+# A proposer and a simulator that need no time to think: the trials of a test are steps of a short training.
+QUICKLY = ("--proposer", "random", "--simulator", "analytical", "--trials", "4", "--study", "s", "-o", "best.yaml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a command ended, and the folder that it ran in."""
+
+    code: int
+    out: str
+    err: str
+    folder: Path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "autosync-studies" / "s" / "summary.json").read_text())
+        return found
+
+    def saved(self, rank: int) -> dict[str, Any]:
+        found: dict[str, Any] = torch.load(self.folder / f"out-{rank}.pt")
+        return found
+
+
+def _tune(folder: Path, *arguments: str) -> Ended:
+    folder.mkdir(parents=True, exist_ok=True)
+    command = (sys.executable, "-P", "-m", "autosync.cli", "tune", "--cluster", "local-2", *QUICKLY, *arguments)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False, cwd=folder)
+    return Ended(code=done.returncode, out=done.stdout, err=done.stderr, folder=folder)
+
+
+def _trained(folder: Path, *words: str) -> Ended:
+    """The same script under stock DDP, as torchrun would start it."""
+    folder.mkdir(parents=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    started = [
+        subprocess.Popen(
+            (sys.executable, SCRIPT, folder / "out", str(NUM_STEPS), *words),
+            env={**os.environ, **common, "RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.DEVNULL,
+        )
+        for rank in range(2)
+    ]
+    try:
+        codes = [one.wait(timeout=LIMIT_SECONDS) for one in started]
+    finally:
+        for one in started:
+            one.kill()
+            one.wait()
+    assert codes == [0, 0]
+    return Ended(code=0, out="", err="", folder=folder)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("adam",),
+        pytest.param((), marks=pytest.mark.slow),
+        pytest.param(("clips",), marks=pytest.mark.slow),
+        pytest.param(("adam", "logs"), marks=pytest.mark.slow),
+        pytest.param(("closure",), marks=pytest.mark.slow),
+    ],
+)
+def test_a_script_that_goes_on_has_the_weights_of_stock_ddp(tmp_path: Path, words: tuple[str, ...]) -> None:
+    folder = tmp_path / "tuned"
+    tuned = _tune(folder, "--keep-training", "--", str(SCRIPT), str(folder / "out"), str(NUM_STEPS), *words)
+    assert tuned.code == 0, tuned.err
+    assert f"rank 0 | trained {NUM_STEPS} steps" in tuned.out
+    summary = tuned.summary
+    assert summary["num_trials"] == 4
+    assert summary["num_failed_trials"] == 0
+    assert 9 < summary["cost"]["num_steps"] < NUM_STEPS
+    assert len(summary["contests"]) >= 2
+    stock = _trained(tmp_path / "stock", *words)
+    for rank in range(2):
+        _compare(tuned.saved(rank), stock.saved(rank))
+
+
+def _compare(found: Any, expected: Any) -> None:
+    if isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for key, value in expected.items():
+            _compare(found[key], value)
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            _compare(one, other)
+    elif isinstance(expected, torch.Tensor | float):
+        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
+    else:
+        assert found == expected
+
+
+def test_a_script_is_stopped_when_the_bundle_is_written(tmp_path: Path) -> None:
+    tuned = _tune(tmp_path, "--json", "--", str(SCRIPT), str(tmp_path / "out"), "100000", "clips")
+    assert tuned.code == 0, tuned.err
+    summary = json.loads(tuned.out)
+    assert summary == tuned.summary
+    assert summary["cost"]["num_steps"] < 1000
+    bundle = load_bundle(tmp_path / "best.yaml")
+    assert bundle.model.name == "long"
+    assert bundle.model.clip_norm == 0.5
+    assert bundle.model.batch_size == 8
+    assert [one.name for one in bundle.model.variables][:2] == ["0.weight", "0.bias"]
+    assert bundle.model.optimizer.name == "SGD"
+    # It was ended, and not left to its own end.
+    assert not (tmp_path / "out-0.pt").exists()
+    assert "trained" not in (tmp_path / "autosync-studies" / "s" / "ranks" / "rank-0.log").read_text()
+    resumed = _tune(tmp_path, "--resume", "s")
+    assert resumed.code == 2
+    assert "s tuned a script, and cannot be resumed" in resumed.err
+
+
+def test_a_script_that_reads_gradients_on_one_rank_is_trained_by_its_own_optimizer(tmp_path: Path) -> None:
+    tuned = _tune(tmp_path, "--", str(SCRIPT), str(tmp_path / "out"), "100000", "logs")
+    assert tuned.code == 0, tuned.err
+    assert "only the script's optimizer may update: it reads gradients (" in tuned.err
+    assert tuned.summary["num_failed_trials"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((str(SCRIPT), "OUT", "30"), "long.py has ended after 29 steps of its optimizer, before tuning was over"),
+        (("missing.py",), "missing.py cannot be read: No such file"),
+    ],
+)
+def test_a_script_that_cannot_be_tuned_ends_with_the_reason(
+    tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    tuned = _tune(tmp_path, "--", *arguments)
+    assert tuned.code == 1, tuned.err
+    assert words in tuned.err
+    assert not (tmp_path / "best.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("model.py", "--", "train.py"), "name a MODEL, or a script after --"),
+        (("--target", "ddp", "--", "train.py"), "leave out --target"),
+        (("model.py", "--keep-training"), "--keep-training and --stop are for a script after --"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    tuned = _tune(tmp_path, *arguments)
+    assert tuned.code == 2
+    assert words in tuned.err
