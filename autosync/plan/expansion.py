@@ -7,7 +7,7 @@ Members and chunks are positions in the group: member i owns chunk i. A collecti
 broadcast) has only chunk 0.
 
 `native` stands for the backend's own algorithm: a ring for the symmetric collectives, a binomial tree for the rooted
-ones. Only `chunk_bounds` deals with sizes.
+ones. Over trees (`TreeShape`), the chunks are the shape's units. Only `chunk_bounds` deals with sizes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from autosync.plan.types import Algorithm, Collective
+from autosync.plan.types import Algorithm, Collective, NamedAlgorithm
+from autosync.strategy.shapes.trees import ABSENT, TreeShape, TreeShare, depths, heights
 
 
 class Move(NamedTuple):
@@ -36,8 +37,10 @@ def chunk_bounds(num_elements: int, num_chunks: int) -> tuple[int, ...]:
     return tuple(index * size + min(index, rest) for index in range(num_chunks + 1))
 
 
-def num_chunks(collective: Collective, num_members: int) -> int:
+def num_chunks(collective: Collective, num_members: int, algorithm: Algorithm = "native") -> int:
     """Return the number of chunks that a collective's buffer is split into."""
+    if isinstance(algorithm, TreeShape):
+        return algorithm.num_units
     return 1 if collective in ("reduce", "broadcast") else num_members
 
 
@@ -46,15 +49,40 @@ def expand(collective: Collective, algorithm: Algorithm, num_members: int) -> tu
     """Return the moves of a collective in the order of their rounds; member 0 is the root."""
     if num_members == 1:
         return ()
-    moves = _EXPANSIONS.get((collective, algorithm))
-    if moves is None:
+    if not has_algorithm(collective, algorithm):
         raise ValueError(f"{collective} has no algorithm {algorithm}")
-    return tuple(moves(num_members))
+    if isinstance(algorithm, TreeShape):
+        return _over_trees(algorithm, num_members)
+    return tuple(_EXPANSIONS[collective, algorithm](num_members))
 
 
 def has_algorithm(collective: Collective, algorithm: Algorithm) -> bool:
     """Whether a collective can be expanded with an algorithm."""
+    if isinstance(algorithm, TreeShape):
+        return collective == "all_reduce"
     return (collective, algorithm) in _EXPANSIONS
+
+
+def _over_trees(shape: TreeShape, n: int) -> tuple[Move, ...]:
+    """Return the moves of an all-reduce over trees.
+
+    All shares begin in round 0. Within a round, moves are in the order of shares.
+    """
+    if shape.num_ranks != n:
+        raise ValueError(f"trees over {shape.num_ranks} ranks for a group of {n} (as many ranks as members)")
+    moves = [move for share, units in zip(shape.shares, shape.ranges, strict=True) for move in _of_share(share, *units)]
+    return tuple(sorted(moves, key=lambda move: (move.round, move.first, move.source, move.destination)))
+
+
+def _of_share(share: TreeShare, first: int, last: int) -> Iterator[Move]:
+    """Yield the moves of one share: each rank sends its sum when all ranks below it have sent theirs."""
+    rounds = heights(share.up)
+    for rank, parent in enumerate(share.up):
+        if parent not in (rank, ABSENT):
+            yield Move(rounds[rank], rank, parent, first, last, adds=True)
+    for rank, (parent, depth) in enumerate(zip(share.distribution, depths(share.distribution), strict=True)):
+        if parent not in (rank, ABSENT):
+            yield Move(rounds[share.root] + depth - 1, parent, rank, first, last, adds=False)
 
 
 def _then(first: Iterator[Move], second: Iterator[Move], *, every_chunk: int = 0) -> list[Move]:
@@ -168,7 +196,7 @@ def _powers_below(n: int) -> list[int]:
     return powers
 
 
-_EXPANSIONS: Mapping[tuple[Collective, Algorithm], Callable[[int], Iterable[Move]]] = {
+_EXPANSIONS: Mapping[tuple[Collective, NamedAlgorithm], Callable[[int], Iterable[Move]]] = {
     ("all_reduce", "native"): _ring_all_reduce,
     ("all_reduce", "ring"): _ring_all_reduce,
     ("all_reduce", "tree"): _tree_all_reduce,

@@ -9,13 +9,14 @@ are independent of `expansion`, so that a test can compare the two.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from autosync.plan.types import Algorithm, Collective
+from autosync.plan.types import Algorithm, Collective, NamedAlgorithm
+from autosync.strategy.shapes.trees import ABSENT, Parents, TreeShape
 
 Integers = npt.NDArray[np.int64]
 
@@ -50,11 +51,13 @@ class CollectiveFlow(NamedTuple):
 @functools.lru_cache(maxsize=1024)
 def flow(collective: Collective, algorithm: Algorithm, num_members: int) -> CollectiveFlow:
     """Return the sends of a collective among its members, with member 0 as the root."""
+    if isinstance(algorithm, TreeShape):
+        return _over_trees(algorithm, collective, num_members)
     formula = _FORMULAS.get((collective, algorithm))
     if formula is None:
         raise ValueError(f"{collective} has no algorithm {algorithm}")
     if num_members == 1:
-        return _terms([], [], [], [], num_chunks=1)
+        return _NOTHING
     return formula(num_members)
 
 
@@ -65,6 +68,35 @@ def _terms(
     given = (np.asarray(column, dtype=np.int64) for column in (source, destination, first, last))
     sources, destinations, firsts, lasts = np.broadcast_arrays(*given)
     return CollectiveFlow(sources, destinations, firsts, lasts, np.ones(len(sources), dtype=np.int64), num_chunks)
+
+
+_NOTHING = _terms([], [], [], [], num_chunks=1)
+
+
+def _over_trees(shape: TreeShape, collective: Collective, n: int) -> CollectiveFlow:
+    """Return an all-reduce over trees.
+
+    For each share, every rank but the root sends all of it to its parent in one tree and gets all of it from its parent
+    in the other.
+    """
+    if collective != "all_reduce":
+        raise ValueError(f"{collective} has no algorithm {shape}")
+    if n == 1:
+        return _NOTHING
+    if n != shape.num_ranks:
+        raise ValueError(f"trees over {shape.num_ranks} ranks for a group of {n} (as many ranks as members)")
+    first, last = np.array(shape.ranges).T
+    number, rank, parent = _edges([share.up for share in shape.shares])
+    upward = _terms(rank, parent, first[number], last[number], num_chunks=shape.num_units)
+    number, rank, parent = _edges([share.distribution for share in shape.shares])
+    return upward.then(_terms(parent, rank, first[number], last[number], num_chunks=shape.num_units))
+
+
+def _edges(trees: Sequence[Parents]) -> tuple[Integers, Integers, Integers]:
+    """Return the edges of trees as columns: the tree, the rank and its parent."""
+    parents = np.array(trees)
+    number, rank = np.nonzero((parents != np.arange(parents.shape[1])) & (parents != ABSENT))
+    return number, rank, parents[number, rank]
 
 
 def _ring(n: int, *, left_out: int) -> CollectiveFlow:
@@ -140,7 +172,7 @@ def _tree_all_reduce(n: int) -> CollectiveFlow:
     return _tree(n, up=True, num_chunks=n).then(_tree(n, up=False, num_chunks=n))
 
 
-_FORMULAS: Mapping[tuple[Collective, Algorithm], Callable[[int], CollectiveFlow]] = {
+_FORMULAS: Mapping[tuple[Collective, NamedAlgorithm], Callable[[int], CollectiveFlow]] = {
     ("all_reduce", "native"): _ring_all_reduce,
     ("all_reduce", "ring"): _ring_all_reduce,
     ("all_reduce", "tree"): _tree_all_reduce,

@@ -8,7 +8,8 @@ nothing depends on it.
 
 The hashed plan is the plan with its nodes renamed, so plans with equal ids are the same but for names. The places of
 members in a ring, in a tree or in the order of shards are not part of the identity: the order of nodes in the cluster
-file decides them, and no strategy can change it.
+file decides them, and no strategy can change it. The same holds for `levels`. Other trees are written out in the
+strategy; in a plan with such trees, nodes keep their names.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from typing import Any
 
 from autosync import jsonio
 from autosync.documents import to_plain
-from autosync.plan.types import Edge, Groups, Local, Operation, Plan, Region, Transfer
+from autosync.plan.types import Algorithm, Edge, Groups, Local, Operation, Plan, Region, Transfer
 from autosync.specs.cluster import ClusterSpec, symmetry_classes
+from autosync.strategy.shapes.levels import levels
+from autosync.strategy.shapes.trees import TreeShape
 
 ROOTED = ("reduce", "broadcast", "gather_v")
 
@@ -61,6 +64,8 @@ def is_rooted(operation: Operation) -> bool:
 
 def _names(plan: Plan, cluster: ClusterSpec) -> list[int]:
     """Return the new index of each rank: the index of the same place on the node that its node is renamed to."""
+    if _has_written_trees(plan, cluster):
+        return [rank.index for rank in plan.ranks]
     cells = [list(positions) for positions in symmetry_classes(cluster)]
     is_told_apart = all(len(cell) == 1 for cell in cells)
     for groups, rooted in () if is_told_apart else _distinct_groups(plan):
@@ -70,6 +75,12 @@ def _names(plan: Plan, cluster: ClusterSpec) -> list[int]:
     renamed = {node: next(free[class_of[node]]) for cell in cells for node in cell}
     index_of = {(rank.node, rank.local): rank.index for rank in plan.ranks}
     return [index_of[renamed[rank.node], rank.local] for rank in plan.ranks]
+
+
+def _has_written_trees(plan: Plan, cluster: ClusterSpec) -> bool:
+    # Most transfers share their algorithms: comparing objects avoids comparing all trees each time.
+    found = {id(one.algorithm): one.algorithm for one in plan.operations if isinstance(one, Transfer)}
+    return any(isinstance(one, TreeShape) and one != levels(cluster) for one in found.values())
 
 
 def _distinct_groups(plan: Plan) -> Iterable[tuple[Groups, bool]]:
@@ -145,8 +156,17 @@ def _transfer_columns(transfers: Sequence[Transfer], table: _GroupTable) -> dict
     columns = _columns(transfers, Transfer._fields)
     columns["groups"] = table.column(columns["groups"], [one.collective in ROOTED for one in transfers])
     columns["within"] = table.column(columns["within"])
+    columns["algorithm"] = _algorithm_column(columns["algorithm"])
     columns["after"] = _edge_columns(columns["after"])
     return columns
+
+
+def _algorithm_column(algorithms: Sequence[Algorithm]) -> list[str]:
+    """Return the names of algorithms, with a hash of its trees instead of a shape's name."""
+    # Transfers share their shapes: comparing objects avoids hashing all trees each time.
+    shapes = {id(one): one for one in algorithms if isinstance(one, TreeShape)}
+    names = {key: jsonio.content_hash(to_plain(shape.shares)) for key, shape in shapes.items()}
+    return [names[id(one)] if isinstance(one, TreeShape) else one for one in algorithms]
 
 
 def _local_columns(locals_: Sequence[Local], table: _GroupTable) -> dict[str, list[Any]]:

@@ -24,15 +24,18 @@ from autosync.plan.types import (
     GateKind,
     Groups,
     LocalKind,
+    NamedAlgorithm,
     Operation,
     Plan,
     Transfer,
 )
+from autosync.strategy.shapes.trees import TreeShape
 
 Integers = npt.NDArray[np.int64]
 
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
-ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+ALGORITHMS: tuple[str, ...] = (*get_args(NamedAlgorithm), "trees")
+"""The names of algorithms; the last stands for all shapes."""
 LOCAL_KINDS: tuple[LocalKind, ...] = get_args(LocalKind)
 EVENTS: tuple[Event, ...] = get_args(Event)
 GATE_KINDS: tuple[GateKind, ...] = get_args(GateKind)
@@ -107,7 +110,7 @@ def tables_of(plan: Plan) -> Tables:
     for one in plan.operations:
         shape = shapes.setdefault(shape_of(one), len(shapes))
         if isinstance(one, Transfer):
-            kind, algorithm = COLLECTIVES.index(one.collective), ALGORITHMS.index(one.algorithm)
+            kind, algorithm = COLLECTIVES.index(one.collective), algorithm_number(one.algorithm)
             size, lane = (one.num_elements, one.item_bytes), (one.lane, one.priority)
             rows.append((1, kind, algorithm, shape, *size, *lane, one.message, one.every, -1, 0))
         else:
@@ -127,6 +130,11 @@ def tables_of(plan: Plan) -> Tables:
         ),
         gates=Gates._make([*gates, _edges([gate.after for gate in plan.gates])]),
     )
+
+
+def algorithm_number(algorithm: Algorithm) -> int:
+    """Return the position of an algorithm in `ALGORITHMS`."""
+    return ALGORITHMS.index("trees" if isinstance(algorithm, TreeShape) else algorithm)
 
 
 def shape_of(operation: Operation) -> Shape:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from autosync.plan.expansion import chunk_bounds, expand
+from autosync.plan.expansion import chunk_bounds, expand, num_chunks
 from autosync.plan.flows import CollectiveFlow, Integers, flow
 from autosync.plan.places import Places, places_of
 from autosync.plan.types import Algorithm, Collective, Groups, Plan, Transfer
@@ -246,4 +246,4 @@ def _bounds(transfer: Transfer, group: tuple[int, ...], contributions: Contribut
         return [transfer.num_elements * end for end in range(len(group) + 1)]
     if transfer.collective in ("reduce", "broadcast"):
         return [0, stop - start]
-    return chunk_bounds(stop - start, len(group))
+    return chunk_bounds(stop - start, num_chunks(transfer.collective, len(group), transfer.algorithm))

@@ -35,6 +35,7 @@ from autosync.specs.cluster import Rank
 from autosync.strategy.codecs import Codec
 from autosync.strategy.parts import Part
 from autosync.strategy.representation import Overlap
+from autosync.strategy.shapes.trees import TreeShape
 from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
@@ -55,7 +56,12 @@ gradients: element 0 for shared gradients, element 1 for a worker's own gradient
 Collective: TypeAlias = Literal[
     "reduce", "broadcast", "all_reduce", "reduce_scatter", "all_gather", "gather_v", "all_gather_v"
 ]
-Algorithm: TypeAlias = Literal["native", "ring", "tree", "halving_doubling", "star"]
+NamedAlgorithm: TypeAlias = Literal["native", "ring", "tree", "halving_doubling", "star"]
+Algorithm: TypeAlias = NamedAlgorithm | TreeShape
+"""How a collective's data travels: by a rule for any number of members, or over trees written for these members.
+
+In a `TreeShape` ranks are positions in the transfer's group.
+"""
 
 LocalKind: TypeAlias = Literal[
     "average",

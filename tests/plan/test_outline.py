@@ -8,10 +8,10 @@ import pytest
 
 from autosync.plan.expansion import expand, has_algorithm
 from autosync.plan.outline import outline
-from autosync.plan.types import Algorithm, Collective
+from autosync.plan.types import Algorithm, Collective, NamedAlgorithm
 
 SIZES = (1, 2, 3, 4, 5, 8, 13)
-PAIRS = [(c, a) for c in get_args(Collective) for a in get_args(Algorithm) if has_algorithm(c, a)]
+PAIRS = [(c, a) for c in get_args(Collective) for a in get_args(NamedAlgorithm) if has_algorithm(c, a)]
 
 
 def fits(collective: str, algorithm: str, num_members: int) -> bool:

@@ -19,6 +19,7 @@ from autosync.plan.tables import (
     tables_of,
 )
 from autosync.plan.types import Edge, Gate, Local, Transfer
+from autosync.strategy.shapes.trees import TreeShape
 from autosync.strategy.space import Space
 from tests.helpers.random_specs import random_cluster, random_model
 
@@ -35,8 +36,9 @@ def operation_of(tables: Tables, row: int) -> Transfer | Local:
     numbers = {name: int(getattr(table, name)[row]) for name in ("num_elements", "message", "every")}
     if table.is_transfer[row]:
         more = {name: int(getattr(table, name)[row]) for name in ("item_bytes", "lane", "priority")}
-        kind, algorithm = COLLECTIVES[table.kind[row]], ALGORITHMS[table.algorithm[row]]
-        assert (shape.collective, shape.algorithm) == (kind, algorithm)
+        kind, algorithm = COLLECTIVES[table.kind[row]], shape.algorithm
+        assert shape.collective == kind
+        assert ALGORITHMS[table.algorithm[row]] == ("trees" if isinstance(algorithm, TreeShape) else algorithm)
         more |= {"max_elements": 0}
         return Transfer(kind, algorithm, shape.groups, (), within=shape.within, after=after, **numbers, **more)
     cost, sharded = tables.costs[table.cost[row]], bool(table.sharded[row])

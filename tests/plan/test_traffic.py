@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from autosync.plan.expansion import has_algorithm
 from autosync.plan.flows import flow
 from autosync.plan.traffic import Traffic, expanded_traffic, transfer_traffic
-from autosync.plan.types import Algorithm, Collective, Groups, Transfer
+from autosync.plan.types import Algorithm, Collective, Groups, NamedAlgorithm, Transfer
 from autosync.specs.cluster import ClusterSpec, Node, Rack
 
-PAIRS = [(c, a) for c in get_args(Collective) for a in get_args(Algorithm) if has_algorithm(c, a)]
+PAIRS = [(c, a) for c in get_args(Collective) for a in get_args(NamedAlgorithm) if has_algorithm(c, a)]
 HALVING = [("reduce_scatter", "halving_doubling"), ("all_gather", "halving_doubling")]
 LENGTHS = (0, 1, 2, 3, 5, 8, 16, 17, 31, 100, 1003)
 GATHERS = ("gather_v", "all_gather_v")

@@ -22,7 +22,7 @@ from autosync.plan.compiled.data import (
     Variables,
 )
 from autosync.plan.steps import COLLECTED, NORM, Amount, LocalStep, Measure, Site, Step, Template, TransferStep, Wait
-from autosync.plan.tables import ALGORITHMS, COLLECTIVES, LOCAL_KINDS, Shape
+from autosync.plan.tables import COLLECTIVES, LOCAL_KINDS, Shape, algorithm_number
 from autosync.plan.types import Groups
 from autosync.specs.model import ITEM_BYTES, ModelSpec
 from autosync.strategy.canonical import joins_parts
@@ -148,7 +148,7 @@ class KnownTemplates:
             shape = self._shape(Shape(None, None, step.groups))
             return (0, LOCAL_KINDS.index(step.kind), -1, shape, *size, -1, 0, step.every, cost, step.sharded)
         shape = self._shape(Shape(step.collective, step.algorithm, step.groups, step.within))
-        kind, algorithm = COLLECTIVES.index(step.collective), ALGORITHMS.index(step.algorithm)
+        kind, algorithm = COLLECTIVES.index(step.collective), algorithm_number(step.algorithm)
         return (1, kind, algorithm, shape, *size, step.item_bytes, step.stage, step.every, -1, 0)
 
     def _shape(self, shape: Shape) -> int:

@@ -54,7 +54,7 @@ class ReferenceMover:
         whole = [self._store.joined(transfer.regions, rank, step) for rank in group]
         windows = [self._window(transfer, rank, len(values)) for rank, values in zip(group, whole, strict=True)]
         buffers = [values[window] for values, window in zip(whole, windows, strict=True)]
-        bounds = chunk_bounds(len(buffers[0]), num_chunks(transfer.collective, len(group)))
+        bounds = chunk_bounds(len(buffers[0]), num_chunks(transfer.collective, len(group), transfer.algorithm))
         links: dict[tuple[int, int], int] = {}
         for _, moves in itertools.groupby(
             expand(transfer.collective, transfer.algorithm, len(group)), lambda m: m.round

@@ -1,0 +1,116 @@
+"""The shape `levels`: data passes each uplink as seldom as can be, and all nodes of a rack work alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from autosync.plan.traffic import Traffic, transfer_traffic
+from autosync.plan.types import Transfer
+from autosync.specs.cluster import ClusterSpec, Node, Rack
+from autosync.strategy.shapes.levels import MAX_UNITS, levels, num_level_shares, worker_racks
+
+ELEMENTS = 2**10 * 3**5 * 5**2 * 7
+
+
+def cluster_of(racks: Sequence[Sequence[int]], *, loose: int = 0) -> ClusterSpec:
+    """Racks of nodes with so many ranks each, and `loose` nodes without a rack."""
+    homes = [(f"r{number}", devices) for number, rack in enumerate(racks) for devices in rack]
+    nodes = [
+        Node(name=f"n{index}", host=f"n{index}", devices=devices, bandwidth_out=1e8, bandwidth_in=1e8, rack=home)
+        for index, (home, devices) in enumerate([*homes, *[(None, 1)] * loose])
+    ]
+    uplinks = tuple(Rack(name=f"r{number}", uplink_out=1e8, uplink_in=1e8) for number in range(len(racks)))
+    return ClusterSpec(name="test", nodes=tuple(nodes), racks=uplinks)
+
+
+def traffic_of(cluster: ClusterSpec) -> Traffic:
+    """What passes each link, as a multiple of the data."""
+    transfer = Transfer(
+        collective="all_reduce",
+        algorithm=levels(cluster),
+        groups=(tuple(range(cluster.num_workers)),),
+        regions=(),
+        num_elements=ELEMENTS,
+        max_elements=ELEMENTS,
+        item_bytes=1,
+        within=(),
+        lane=0,
+        priority=0,
+        message=0,
+        after=(),
+    )
+    return transfer_traffic(transfer, cluster)
+
+
+@pytest.mark.parametrize("sizes", [(3, 2), (2, 2), (1, 4), (5, 7), (3, 3, 3), (4, 2, 1), (2,) * 4, (8,) * 8], ids=str)
+def test_uplinks_carry_the_least_and_the_nodes_of_a_rack_the_same(sizes: tuple[int, ...]) -> None:
+    cluster = cluster_of([[1] * size for size in sizes])
+    found = traffic_of(cluster)
+    num_racks = len(sizes)
+    least = 2 * (num_racks - 1) / num_racks * ELEMENTS
+    np.testing.assert_allclose(found.rack_out, least, rtol=1e-12)
+    np.testing.assert_allclose(found.rack_in, least, rtol=1e-12)
+    first = 0
+    for size in sizes:
+        # A node sends its own sum up, and passes results on for the part of the data in which it leads its rack.
+        expected = (2 * (size - 1) + least / ELEMENTS) / size * ELEMENTS
+        np.testing.assert_allclose(found.node_out[first : first + size], expected, rtol=1e-12)
+        np.testing.assert_allclose(found.node_in[first : first + size], expected, rtol=1e-12)
+        first += size
+
+
+def test_racks_of_three_and_two_written_out() -> None:
+    shape = levels(cluster_of([[1, 1, 1], [1, 1]]))
+    assert str(shape) == "levels"
+    assert [(share.up, share.down, share.weight) for share in shape.shares] == [
+        ((0, 0, 0, 0, 3), (), 2),
+        ((1, 1, 1, 1, 3), (), 1),
+        ((1, 4, 1, 4, 4), (), 1),
+        ((2, 2, 4, 4, 4), (), 2),
+    ]
+
+
+def test_ranks_of_a_node_meet_there_and_speak_for_it_in_turn() -> None:
+    cluster = cluster_of([[2, 2], [2, 2]])
+    for number, share in enumerate(levels(cluster).shares):
+        for node in cluster.worker_groups():
+            speaker = node[number % 2]
+            others = [rank for rank in node if rank != speaker]
+            assert [share.up[rank] for rank in others] == [speaker] * len(others)
+    assert traffic_of(cluster).node_within.min() > 0
+
+
+def test_nodes_without_a_rack_are_racks_by_themselves() -> None:
+    cluster = cluster_of([[1, 1]], loose=2)
+    assert worker_racks(cluster) == (((0,), (1,)), ((2,),), ((3,),))
+    found = traffic_of(cluster)
+    np.testing.assert_allclose(found.rack_out, 4 / 3 * ELEMENTS, rtol=1e-12)
+
+
+def test_servers_take_no_part() -> None:
+    nodes = [
+        Node(name=name, host=name, role=role, devices=devices, bandwidth_out=1e8, bandwidth_in=1e8, rack=rack)
+        for name, role, devices, rack in (("a", "worker", 1, "x"), ("s", "server", 0, "x"), ("b", "worker", 1, "y"))
+    ]
+    racks = tuple(Rack(name=name, uplink_out=1e8, uplink_in=1e8) for name in "xy")
+    cluster = ClusterSpec(name="test", nodes=tuple(nodes), racks=racks)
+    assert worker_racks(cluster) == (((0,),), ((1,),))
+    assert levels(cluster).num_ranks == 2
+
+
+@pytest.mark.parametrize("sizes", [(3, 2), (3, 4, 5, 7), (16, 15, 13, 11, 9, 7), (8,) * 8])
+def test_the_number_of_shares_is_known_beforehand_and_units_are_few(sizes: tuple[int, ...]) -> None:
+    cluster = cluster_of([[1] * size for size in sizes])
+    shape = levels(cluster)
+    assert len(shape.shares) == num_level_shares(cluster)
+    assert shape.num_units <= MAX_UNITS
+
+
+def test_a_division_too_fine_is_rounded() -> None:
+    sizes = (16, 15, 13, 11, 9, 7)
+    found = traffic_of(cluster_of([[1] * size for size in sizes]))
+    np.testing.assert_allclose(found.rack_out, 2 * 5 / 6 * ELEMENTS, rtol=0.01)
+    assert found.node_out[:16].max() <= 1.1 * found.node_out[:16].min()
