@@ -15,6 +15,7 @@ from autosync.plan.expansion import chunk_bounds
 from autosync.runtime.wire.exchange import Coming, Exchange, TransferId
 from autosync.runtime.wire.flow_control import Flow
 from autosync.runtime.wire.transfer_pieces import compile_pieces
+from tests.helpers.random_trees import random_shape
 
 SYMMETRIC = ("ring", "tree", "halving_doubling")
 
@@ -47,6 +48,22 @@ def every_collective(here: Here) -> Any:
         has_result = collective == "reduce_scatter" or here.rank == 0
         if has_result and not torch.equal(buffer[mine], total(n, 70_001, torch.float32)[mine]):
             wrong.append(f"{collective} {algorithm}")
+    links.close()
+    return wrong
+
+
+def over_trees(here: Here) -> Any:
+    """Random trees and shares, of pieces in waves and of sizes smaller than the number of shares."""
+    links, same = here.links("trees"), random.Random(29)
+    exchange = Exchange(links, Flow())
+    n, wrong = here.num_ranks, []
+    for tag, size in enumerate((0, 1, 3, 999, 70_001, 400_003, 1_000_003) * 2):
+        shape = random_shape(same, n)
+        buffer = values(here.rank, size, torch.float32, salt=tag)
+        pieces = compile_pieces("all_reduce", shape, num_members=n, position=here.rank, num_elements=size, item_bytes=4)
+        exchange.run(pieces, buffer, members=here.everyone, tag=tag, priority=0)
+        if not torch.equal(buffer, total(n, size, torch.float32, salt=tag)):
+            wrong.append(f"{size} elements over {shape.shares}")
     links.close()
     return wrong
 
@@ -115,7 +132,13 @@ def a_lane_asks_for_what_comes_next(here: Here) -> Any:
     coming, expected, told, n = [], [], 0, here.num_ranks
     for number in range(40):
         collective, algorithm = same.choice(
-            [("all_reduce", "ring"), ("all_reduce", "tree"), ("reduce", "star"), ("broadcast", "star")]
+            [
+                ("all_reduce", "ring"),
+                ("all_reduce", "tree"),
+                ("all_reduce", random_shape(same, n)),
+                ("reduce", "star"),
+                ("broadcast", "star"),
+            ]
         )
         size, first = same.choice((1, 999, 60_001, 400_003)), same.randrange(n)
         members = tuple((first + place) % n for place in range(n))

@@ -10,6 +10,7 @@ from autosync.runtime.wire.transfer_pieces import compile_pieces
 NUM_RANKS = 4
 CASES = (
     "every_collective",
+    "over_trees",
     "members_in_another_order",
     "lanes_at_once",
     "a_lane_asks_for_what_comes_next",
@@ -22,6 +23,10 @@ CASES = (
 
 def test_every_algorithm_type_and_size(wire_answers):
     assert wire_answers["every_collective"] == [[]] * NUM_RANKS
+
+
+def test_random_trees_and_shares(wire_answers):
+    assert wire_answers["over_trees"] == [[]] * NUM_RANKS
 
 
 def test_the_first_member_is_the_root_whatever_its_rank(wire_answers):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from autosync.plan.expansion import _EXPANSIONS, Move, chunk_bounds, expand, num_chunks
 from autosync.runtime.wire.transfer_pieces import (
     PIECE_BYTES,
+    SHORT_PIECE_BYTES,
     WHOLE_BYTES,
     Pieces,
     Receive,
@@ -20,6 +21,8 @@ from autosync.runtime.wire.transfer_pieces import (
     compile_pieces,
     cut_moves,
 )
+from autosync.strategy.shapes.trees import TreeShape, TreeShare
+from tests.helpers.random_trees import shapes
 
 # Large elements make many pieces of few elements: 2 in a piece that is not cut, 16 in the longest.
 ITEM_BYTES = WHOLE_BYTES // 2
@@ -262,3 +265,50 @@ def test_sends_to_a_member_keep_the_order_in_which_it_receives():
     )
     pieces = cut_moves(moves, (0, 1, 2), position=1, item_bytes=4)
     assert pieces.sends == ((), (Send(2, 0, 1), Send(2, 1, 2)))
+
+
+def compile_over_trees(shape: TreeShape, size: int, *, item_bytes: int = ITEM_BYTES) -> list[Pieces]:
+    return [
+        compile_pieces(
+            "all_reduce", shape, num_members=shape.num_ranks, position=i, num_elements=size, item_bytes=item_bytes
+        )
+        for i in range(shape.num_ranks)
+    ]
+
+
+@given(shapes(max_ranks=7), st.integers(0, 120), st.integers(0, 2**32), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_members_over_trees_do_what_the_moves_say(shape, size, seed, narrow):
+    n = shape.num_ranks
+    rng = random.Random(seed)
+    buffers = some_buffers(n, size, rng)
+    expected = by_moves(expand("all_reduce", shape, n), chunk_bounds(size, shape.num_units), buffers)
+    assert all(np.array_equal(values, sum(buffers)) for values in expected)
+    wire = Wire(compile_over_trees(shape, size), buffers, [1 if narrow else rng.randint(1, 9) for _ in range(n)], rng)
+    wire.run()
+    for member, values in zip(wire.members, expected, strict=True):
+        assert np.array_equal(member.buffer, values)
+
+
+def test_every_share_has_as_many_pieces_as_the_longest():
+    shape = TreeShape(shares=(TreeShare(up=(0, 0), weight=3), TreeShare(up=(1, 1))))
+    pieces, other = compile_over_trees(shape, 4 * SHORT_PIECE_BYTES, item_bytes=1)
+    # The member adds up the first share and gets the result of the second, three pieces each.
+    assert [(r.start, r.stop - r.start, r.adds) for r in pieces.receives] == [
+        (0, 262144, True),
+        (262144, 262144, True),
+        (786432, 87382, False),
+        (524288, 262144, True),
+        (873814, 87381, False),
+        (961195, 87381, False),
+    ]
+    assert pieces.breadth == other.breadth == 1
+
+
+def test_pieces_follow_one_another_through_a_chain():
+    shape = TreeShape(shares=(TreeShare(up=(1, 2, 3, 3)),))
+    first, second, third, _ = compile_over_trees(shape, 4 * SHORT_PIECE_BYTES, item_bytes=1)
+    assert [len(sends) for sends in first.sends] == [4, 0, 0, 0, 0]
+    # A piece is sent on as soon as it has come, while later ones are still under way.
+    for member in (second, third):
+        assert [len(sends) for sends in member.sends] == [0, *[1] * 8]

@@ -7,6 +7,8 @@ They are compiled from the moves of `plan.expansion`; nothing here touches tenso
 - **Order.** Only their order tells messages between two members apart. Both ends have them in the order of rounds;
   within a round piece by piece, so that several sources take turns. A member receives in this order (equal pieces of a
   round are ordered by source), and never posts a send before an earlier one to the same member, even where it could.
+- **Pipelining.** Over trees, every share is cut into as many pieces as the longest one. The pieces go in waves: in wave
+  w, round r carries its piece w - r. So the first pieces arrive at the end of the trees while later ones set out.
 - **Enabling.** A piece can go when everything that earlier rounds bring to its range has arrived. Moves of one round
   read before any of them writes, so what a round brings does not delay its own sends.
 - **Overwriting.** A piece is sent directly from the buffer, at the latest when its receiver asks for it, and copies are
@@ -20,11 +22,12 @@ import bisect
 import functools
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from autosync.plan.expansion import Move, chunk_bounds, expand, num_chunks
 from autosync.plan.types import Algorithm, Collective
+from autosync.strategy.shapes.trees import TreeShape
 
 PIECE_BYTES = 2**19
 """The greatest length of a piece. At this length, the fixed cost of a piece is small beside its time on the wire."""
@@ -90,8 +93,13 @@ def compile_pieces(
 
     `piece_bytes` limits the length of a piece and is the same at all members.
     """
-    bounds = chunk_bounds(num_elements, num_chunks(collective, num_members))
+    bounds = chunk_bounds(num_elements, num_chunks(collective, num_members, algorithm))
     moves = expand(collective, algorithm, num_members)
+    if isinstance(algorithm, TreeShape):
+        longest_bytes = -(-num_elements // algorithm.num_units) * algorithm.widest * item_bytes
+        num_pieces = _num_pieces(longest_bytes, min(piece_bytes, SHORT_PIECE_BYTES))
+        cut = functools.partial(_pieces_in_waves, bounds=bounds, num_pieces=num_pieces)
+        return _compiled(moves, cut, position=position)
     return cut_moves(moves, bounds, position=position, item_bytes=item_bytes, piece_bytes=piece_bytes)
 
 
@@ -107,11 +115,16 @@ def cut_moves(
 
     A member need only know the bounds of those chunks that it sends or receives.
     """
-    cut = functools.partial(_pieces, bounds=bounds, item_bytes=item_bytes, piece_bytes=piece_bytes)
+    cut = functools.partial(_pieces_by_rounds, bounds=bounds, item_bytes=item_bytes, piece_bytes=piece_bytes)
+    return _compiled(moves, cut, position=position)
+
+
+def _compiled(moves: Sequence[Move], cut: Callable[[Iterable[Move]], list[_Piece]], *, position: int) -> Pieces:
+    """Return the pieces of a member, for moves that are cut by this rule."""
     arriving = cut(move for move in moves if move.destination == position)
     leaving = cut(move for move in moves if move.source == position)
-    arriving.sort(key=lambda piece: (piece.move.round, piece.number, piece.move.source))
-    leaving.sort(key=lambda piece: (piece.move.round, piece.number, piece.move.destination))
+    arriving.sort(key=lambda piece: (*piece.place, piece.move.source))
+    leaving.sort(key=lambda piece: (*piece.place, piece.move.destination))
     receives = tuple(Receive(p.move.source, p.start, p.stop, p.move.adds) for p in arriving)
     return Pieces(
         receives=receives,
@@ -122,23 +135,39 @@ def cut_moves(
 
 
 class _Piece(NamedTuple):
+    """A piece of a move. Pieces go in the order of their places; those with an equal first number go at a time."""
+
     move: Move
-    number: int
+    place: tuple[int, ...]
     start: int
     stop: int
 
 
-def _pieces(moves: Iterable[Move], *, bounds: Sequence[int], item_bytes: int, piece_bytes: int) -> list[_Piece]:
-    """Return all pieces of some moves; an empty move has none."""
+def _pieces_by_rounds(
+    moves: Iterable[Move], *, bounds: Sequence[int], item_bytes: int, piece_bytes: int
+) -> list[_Piece]:
+    """Return all pieces of some moves, those of a round in turn; an empty move has none."""
     pieces = []
     for move in moves:
         begin, end = bounds[move.first], bounds[move.last]
         cuts = chunk_bounds(end - begin, _num_pieces((end - begin) * item_bytes, piece_bytes))
         pieces += [
-            _Piece(move, number, begin + start, begin + stop)
+            _Piece(move, (move.round, number), begin + start, begin + stop)
             for number, (start, stop) in enumerate(itertools.pairwise(cuts))
             if start < stop
         ]
+    return pieces
+
+
+def _pieces_in_waves(moves: Iterable[Move], *, bounds: Sequence[int], num_pieces: int) -> list[_Piece]:
+    """Return all pieces of some moves over trees, `num_pieces` of each move that is not empty."""
+    pieces = []
+    for move in moves:
+        begin, end = bounds[move.first], bounds[move.last]
+        for number, (start, stop) in enumerate(itertools.pairwise(chunk_bounds(end - begin, num_pieces))):
+            if start < stop:
+                place = (move.round + number, move.round, move.first)
+                pieces.append(_Piece(move, place, begin + start, begin + stop))
     return pieces
 
 
@@ -169,7 +198,7 @@ class _Writers:
 
     def last_before(self, piece: _Piece) -> int:
         earlier = bisect.bisect_left(self._rounds, piece.move.round)
-        # Arrivals are in the order of rounds, so the last piece is in the last round that writes to the range.
+        # What arrives for a range is in the order of rounds, so the last piece is in the last round that writes to it.
         for number in reversed(self._rounds[:earlier]):
             found = [last for start, stop, last in self._writes[number] if start < piece.stop and piece.start < stop]
             if found:
@@ -180,5 +209,5 @@ class _Writers:
 def _breadth(arriving: Iterable[_Piece]) -> int:
     sources: dict[int, set[int]] = defaultdict(set)
     for piece in arriving:
-        sources[piece.move.round].add(piece.move.source)
+        sources[piece.place[0]].add(piece.move.source)
     return max((len(found) for found in sources.values()), default=0)
