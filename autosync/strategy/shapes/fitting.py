@@ -1,0 +1,191 @@
+"""Fits trees to a cluster's rates: the trees and shares with which an all-reduce finishes first.
+
+This is a linear programme: choose the shares of candidate trees so that the busiest link finishes as early as possible.
+There are far too many trees to list, so candidates are added while they help. The programme's dual prices say how much
+a link's time is worth. The cheapest tree under these prices is the best new candidate. If no tree is cheaper than those
+already used, the shares are optimal.
+
+Each tree costs every node messages. So of the optimal trees only so many are kept as shorten an all-reduce of
+`num_bytes` by more than their messages cost.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from autosync.specs.cluster import ClusterSpec
+from autosync.strategy.shapes.cheapest_trees import CheapestTrees, TreePrices
+from autosync.strategy.shapes.levels import Ranks
+from autosync.strategy.shapes.links import Floats, Integers, TreeLinks, tree_links
+from autosync.strategy.shapes.trees import ABSENT, Parents, TreeShare, simplified
+
+MOST_TREES = 64
+NUM_BYTES = 16e6
+MESSAGE_SECONDS = 1e-4
+"""The price of one more message at a node, both its ends together."""
+
+_MOST_ROUNDS = 60
+_CLOSE_ENOUGH = 0.005
+"""How near to the optimum the search for candidates ends, as a share of the time."""
+
+_NUM_UNITS = 2520
+_SMALLEST_SHARE = 1e-6
+
+
+class _Candidate(NamedTuple):
+    """Two trees over nodes with one root, and the seconds for which a byte occupies each link."""
+
+    up: Parents
+    down: Parents
+    seconds: Floats
+
+
+class _Solution(NamedTuple):
+    """The seconds for a byte, the share of each candidate, and the price of each link."""
+
+    seconds: float
+    shares: Floats
+    prices: Floats
+
+
+@functools.lru_cache(maxsize=64)
+def fitted_shares(
+    cluster: ClusterSpec,
+    *,
+    num_bytes: float = NUM_BYTES,
+    message_seconds: float = MESSAGE_SECONDS,
+    most_trees: int = MOST_TREES,
+) -> tuple[TreeShare, ...]:
+    """Return the shares with which an all-reduce of `num_bytes` finishes first; the cluster has two workers or more."""
+    links = tree_links(cluster)
+    if links.serves[1:].all():
+        # The only node with workers comes first, and no link is used.
+        alone = (0, *[ABSENT] * (links.num_nodes - 1))
+        return _as_shares(links, [_Candidate(alone, alone, np.zeros(0))], np.ones(1))
+    candidates = _useful_candidates(links)
+    solution = _solve(candidates)
+    order = np.argsort(-solution.shares, kind="stable")
+    num_used = int((solution.shares > _SMALLEST_SHARE).sum())
+    price = message_seconds * 2 * (links.num_nodes - 1) / links.num_nodes
+    best: tuple[float, list[_Candidate], Floats] | None = None
+    for count in _counts(min(num_used, most_trees)):
+        chosen = [candidates[place] for place in order[:count]]
+        found = _solve(chosen)
+        seconds = num_bytes * found.seconds + price * count
+        if best is None or seconds < best[0]:
+            best = (seconds, chosen, found.shares)
+    assert best is not None, "there is at least one tree"
+    return _as_shares(links, best[1], best[2])
+
+
+def _counts(most: int) -> Iterable[int]:
+    """Yield 1, 2, 4 and so on, and `most`."""
+    count = 1
+    while count < most:
+        yield count
+        count *= 2
+    yield most
+
+
+def _useful_candidates(links: TreeLinks) -> list[_Candidate]:
+    """Return candidates whose best shares are as good as those of all trees."""
+    found: dict[tuple[Parents, Parents], _Candidate] = {}
+    even = np.ones(len(links.rates)) / len(links.rates)
+    for candidate in [*_cheapest(links, even), *_around_each_node(links)]:
+        found.setdefault(candidate[:2], candidate)
+    for _ in range(_MOST_ROUNDS):
+        solution = _solve(list(found.values()))
+        new = [one for one in _cheapest(links, solution.prices) if one[:2] not in found]
+        least = min([float(one.seconds @ solution.prices) for one in new], default=solution.seconds)
+        if least >= solution.seconds * (1 - _CLOSE_ENOUGH):
+            break
+        found.update({one[:2]: one for one in new})
+    return list(found.values())
+
+
+def _around_each_node(links: TreeLinks) -> Iterable[_Candidate]:
+    """Yield a tree for each root, in which the root leads its rack and others are led in turn."""
+    for root in range(links.num_nodes):
+        receive = np.ones(links.num_nodes)
+        for rack in range(links.num_racks):
+            members = np.flatnonzero((links.rack == rack) & ~links.serves)
+            if len(members):
+                receive[members[root % len(members)]] = 0.5
+        receive[root] = 0.0
+        dear = np.full(links.num_racks, 2.0)
+        prices = TreePrices(np.ones(links.num_nodes), receive, dear, dear)
+        parents = CheapestTrees(prices, links.rack, links.serves).to(root)
+        yield _candidate(links, parents, parents)
+
+
+def _cheapest(links: TreeLinks, prices: Floats) -> Iterable[_Candidate]:
+    """Return for each root the cheapest trees under prices of links (for the seconds of each)."""
+    per_byte = prices / links.rates
+    cuts = np.cumsum([links.num_nodes, links.num_nodes, links.num_racks])
+    out, into, leave, enter = np.split(per_byte, cuts)
+    reduction = CheapestTrees(TreePrices(out, into, leave, enter), links.rack, links.serves)
+    distribution = CheapestTrees(TreePrices(into, out, enter, leave), links.rack, links.serves)
+    return [_candidate(links, reduction.to(root), distribution.to(root)) for root in range(links.num_nodes)]
+
+
+def _candidate(links: TreeLinks, up: Integers, down: Integers) -> _Candidate:
+    return _Candidate(tuple(up.tolist()), tuple(down.tolist()), links.loads(up, down) / links.rates)
+
+
+def _solve(candidates: Sequence[_Candidate]) -> _Solution:
+    """Return the shares of these candidates with which the busiest link finishes first."""
+    # scipy takes a while to load, and few commands need it.
+    from scipy.optimize import linprog
+
+    seconds = np.array([one.seconds for one in candidates]).T
+    scale = float(seconds.max())
+    count = len(candidates)
+    found = linprog(
+        c=[*[0.0] * count, 1.0],
+        A_ub=np.hstack((seconds / scale, -np.ones((len(seconds), 1)))),
+        b_ub=np.zeros(len(seconds)),
+        A_eq=[[*[1.0] * count, 0.0]],
+        b_eq=[1.0],
+        method="highs",
+    )
+    assert found.status == 0, f"sharing among trees is always possible: {found.message}"
+    prices = np.maximum(-found.ineqlin.marginals, 0.0)
+    return _Solution(float(found.fun) * scale, np.maximum(found.x[:count], 0.0), prices / prices.sum())
+
+
+def _as_shares(links: TreeLinks, candidates: Sequence[_Candidate], shares: Floats) -> tuple[TreeShare, ...]:
+    """Return trees over ranks, with whole numbers in proportion to the shares as weights."""
+    weights = _whole(shares)
+    found = [
+        TreeShare(
+            up=_over_ranks(links.ranks, candidate.up, number),
+            down=_over_ranks(links.ranks, candidate.down, number),
+            weight=weight,
+        )
+        for number, (candidate, weight) in enumerate(zip(candidates, weights, strict=True))
+        if weight
+    ]
+    return simplified(found)
+
+
+def _whole(shares: Floats) -> list[int]:
+    """Return whole numbers with a fixed sum, as near to the shares as can be."""
+    exact = shares / shares.sum() * _NUM_UNITS
+    weights = np.floor(exact).astype(np.int64)
+    missing = _NUM_UNITS - int(weights.sum())
+    weights[np.argsort(weights - exact, kind="stable")[:missing]] += 1
+    return [int(weight) for weight in weights]
+
+
+def _over_ranks(ranks: Sequence[Ranks], parents: Parents, turn: int) -> Parents:
+    """Return a tree over nodes as a tree over ranks. In turn, each rank of a node speaks for it."""
+    speakers = [group[turn % len(group)] for group in ranks]
+    found: dict[int, int] = {}
+    for group, speaker, parent in zip(ranks, speakers, parents, strict=True):
+        found.update(dict.fromkeys(group, speaker))
+        found[speaker] = ABSENT if parent == ABSENT else speakers[parent]
+    return tuple([found[rank] for rank in range(len(found))])

@@ -1,0 +1,117 @@
+"""The rates of the links that trees go over: of each node's interface and of each rack's uplink."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from autosync.specs.calibration import Estimate
+from autosync.specs.cluster import ClusterSpec
+from autosync.strategy.shapes.levels import Ranks, worker_racks
+from autosync.strategy.shapes.trees import ABSENT
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TreeLinks:
+    """Links by direction, in bytes per second.
+
+    Nodes are numbered rack by rack as `levels.worker_racks` lists them, then come nodes that only serve. `ranks` and
+    `rack` have the ranks and the rack of each node. A node without a rack is a rack by itself, with an endless uplink.
+    """
+
+    ranks: tuple[Ranks, ...]
+    rack: Integers
+    serves: Flags
+    node_out: Floats
+    node_in: Floats
+    rack_out: Floats
+    rack_in: Floats
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def num_racks(self) -> int:
+        return len(self.rack_out)
+
+    @property
+    def rates(self) -> Floats:
+        """All rates in one array: out of nodes, into nodes, out of racks, into racks."""
+        return np.concatenate((self.node_out, self.node_in, self.rack_out, self.rack_in))
+
+    def loads(self, up: Integers, down: Integers) -> Floats:
+        """Return how often the data of one share passes each link, in the order of `rates`.
+
+        `up` and `down` are the parents of nodes in both trees.
+        """
+        below, above = _edges(up), _edges(down)
+        source, destination = np.concatenate((below, down[above])), np.concatenate((up[below], above))
+        start, end = self.rack[source], self.rack[destination]
+        crosses = start != end
+        counted = (
+            (source, self.num_nodes),
+            (destination, self.num_nodes),
+            (start[crosses], self.num_racks),
+            (end[crosses], self.num_racks),
+        )
+        return np.concatenate([np.bincount(ends, minlength=count) for ends, count in counted]).astype(np.float64)
+
+
+def _edges(parents: Integers) -> Integers:
+    """Return the nodes that have another node as their parent."""
+    return np.flatnonzero((parents != np.arange(len(parents))) & (parents != ABSENT))
+
+
+@functools.lru_cache(maxsize=64)
+def tree_links(cluster: ClusterSpec) -> TreeLinks:
+    """Return the links of a cluster's nodes: as probed, else as its file claims."""
+    servers = tuple([(rank.index,) for rank in cluster.ranks if rank.role == "server"])
+    ranks = (*[node for rack in worker_racks(cluster) for node in rack], *servers)
+    places = [cluster.ranks[group[0]].node for group in ranks]
+    homes = [cluster.nodes[place].rack for place in places]
+    # By its name, or by its only node.
+    numbers: dict[str | int, int] = {}
+    rack = [
+        numbers.setdefault(place if home is None else home, len(numbers))
+        for place, home in zip(places, homes, strict=True)
+    ]
+    uplinks = [_uplink_rates(cluster, name) if isinstance(name, str) else (math.inf, math.inf) for name in numbers]
+    node_out, node_in = np.array([_node_rates(cluster, place) for place in places]).T
+    rack_out, rack_in = np.array(uplinks).T
+    return TreeLinks(
+        ranks=ranks,
+        rack=np.array(rack),
+        serves=np.arange(len(ranks)) >= len(ranks) - len(servers),
+        node_out=node_out,
+        node_in=node_in,
+        rack_out=rack_out,
+        rack_in=rack_in,
+    )
+
+
+def _node_rates(cluster: ClusterSpec, position: int) -> tuple[float, float]:
+    node = cluster.nodes[position]
+    found = cluster.calibration.node(node.name) if cluster.calibration else None
+    probed = (None, None) if found is None else (found.rate_out, found.rate_in)
+    return _rate(node.bandwidth_out, probed[0]), _rate(node.bandwidth_in, probed[1])
+
+
+def _uplink_rates(cluster: ClusterSpec, name: str) -> tuple[float, float]:
+    rack = next(rack for rack in cluster.racks if rack.name == name)
+    probes = cluster.calibration.racks if cluster.calibration else ()
+    found = next((probe for probe in probes if probe.name == name), None)
+    probed = (None, None) if found is None else (found.rate_out, found.rate_in)
+    return _rate(rack.uplink_out, probed[0]), _rate(rack.uplink_in, probed[1])
+
+
+def _rate(claimed: float, probed: Estimate | None) -> float:
+    return probed.value if probed is not None and probed.value > 0 else claimed
