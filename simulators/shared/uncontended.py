@@ -3,8 +3,9 @@
 In a tree, links are sometimes idle: a member sends the sum of two contributions only after it has received both. So a
 transfer is simulated here move by move. A member's interface sends and receives one move after another, in the order of
 rounds. A move that passes data on starts while the move that brings the data is still arriving. A ring needs no
-simulation, which would take too long for thousands of members: its slowest link is busy in every round. A star needs
-none either, because all members send at once.
+simulation, which would take too long for thousands of members: its slowest link is busy in every round. A star and
+trees need none either: in a star all members send at once, and over trees pieces follow one another, so that the
+busiest link decides.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ import functools
 from collections import Counter
 from typing import NamedTuple
 
+import numpy as np
+
 from autosync.plan.expansion import expand, num_chunks
+from autosync.plan.flows import flow
 from autosync.plan.outline import is_ring, outline
 from autosync.plan.types import Algorithm, Collective
+from autosync.strategy.shapes.trees import TreeShape
 
 
 class MemberPlace(NamedTuple):
@@ -32,6 +37,8 @@ def seconds_alone(collective: Collective, algorithm: Algorithm, places: tuple[Me
     """Return the seconds for a buffer of one byte (for a gather: a contribution of one byte)."""
     if algorithm == "star":
         return _of_star(collective, places)
+    if isinstance(algorithm, TreeShape):
+        return _over_trees(collective, algorithm, places)
     seconds = _of_ring(collective, places) if is_ring(collective, algorithm) else None
     return _played(collective, algorithm, places) if seconds is None else seconds
 
@@ -50,6 +57,21 @@ def _of_ring(collective: Collective, places: tuple[MemberPlace, ...]) -> float |
         return None
     count = 1 if collective == "all_gather_v" else len(places)
     return outline(collective, "ring", len(places)).num_rounds / count / slowest
+
+
+def _over_trees(collective: Collective, shape: TreeShape, places: tuple[MemberPlace, ...]) -> float:
+    """Return the time of the busiest interface, or of the busiest link within a node."""
+    terms = flow(collective, shape, len(places))
+    share = (terms.last - terms.first) / terms.num_chunks
+    nodes = np.array([place.node for place in places])
+    start, end = nodes[terms.source], nodes[terms.destination]
+    leaves = start != end
+    rates = {place.node: place for place in places}
+    seconds = [0.0]
+    for kind, ends, counted in (("out", start, leaves), ("in", end, leaves), ("within", start, ~leaves)):
+        loads = np.bincount(ends[counted], weights=share[counted], minlength=1)
+        seconds += [loads[node] / getattr(rates[node], f"rate_{kind}") for node in np.flatnonzero(loads).tolist()]
+    return float(max(seconds))
 
 
 def _of_star(collective: Collective, places: tuple[MemberPlace, ...]) -> float:

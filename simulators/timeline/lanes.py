@@ -8,9 +8,9 @@ from __future__ import annotations
 from autosync.simulators.jit import borrows_inner, inlined
 from autosync.simulators.timeline.event_queue import BEGUN, ENDS, GOES_ON, LEAVES, LOOKS, NUM_KINDS, SENDS, TAKEN, push
 from autosync.simulators.timeline.initial_state import is_due
-from autosync.simulators.timeline.messages import NUM_FAVOURED
 from autosync.simulators.timeline.processors import work
 from autosync.simulators.timeline.scene import PlayState, Scene
+from autosync.simulators.timeline.transfer_sizes import NUM_FAVOURED
 from autosync.simulators.timeline.wire import burn, join, passes, stand
 
 

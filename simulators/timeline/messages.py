@@ -2,9 +2,7 @@
 
 This is the engine's rule (`runtime.wire.transfer_pieces`), compiled for whole plans. A move of `plan.expansion` is cut
 into pieces. A member takes its pieces in the order of rounds. It sends a piece when earlier rounds have delivered the
-piece's range. gloo's own all-reduce is a ring that sends two segments at a time (NATIVE RING).
-
-A *part* is one rank's part in a transfer. A *channel* carries the messages of a transfer from one member to another.
+piece's range. Transfers over trees are in `waves`, gloo's own all-reduce in `native_ring`.
 """
 
 from __future__ import annotations
@@ -14,65 +12,18 @@ from typing import NamedTuple
 import numpy as np
 
 from autosync.simulators.jit import borrows_inner, inner
-from autosync.simulators.shared.arrays import Flags, Floats, Integers
-from autosync.simulators.shared.size_exchange import CONTENT_BYTES, SIZE_BYTES
-from autosync.simulators.timeline.move_tables import NATIVE_RING, MoveTables
-
-PIECE_BYTES, SHORT_PIECE_BYTES, WHOLE_BYTES = 2**19, 2**18, 2**16
-"""The values of `runtime.wire.transfer_pieces`; a test keeps them equal."""
-AHEAD_BYTES, FREE_AHEAD_BYTES, LEAST_AHEAD, NUM_FAVOURED = 2**18, 2**21, 3, 2
-"""The values of `runtime.wire.flow_control` that limit how far ahead messages are requested."""
-SEGMENT_BYTES = 2**20
-"""The segment size of gloo's own all-reduce."""
-
-
-class Messages(NamedTuple):
-    """All messages of a plan in one iteration.
-
-    For each part: the messages that it takes, in order (`take_*` from `first_take[part]` on: the channel, the position
-    in it, and the bytes to add up), and the channels on which it posts one more message each after that many takes
-    (`post_channel` from `first_post[first_take[part] + part + takes]` on). `breadth` is the number of sources that it
-    takes from at a time, or 0 for gloo's own collectives, which request two segments at a time. Until it has taken the
-    first `num_first` messages it requests no others; these are the segments that gloo sums first, or the sizes of
-    contents.
-
-    For each channel: its parts, and its messages' bytes from `first_message[channel]` on.
-    """
-
-    first_take: Integers
-    take_channel: Integers
-    take_ordinal: Integers
-    take_added_bytes: Floats
-    first_post: Integers
-    post_channel: Integers
-    num_posts: Integers
-    breadth: Integers
-    num_first: Integers
-    channel_source: Integers
-    channel_destination: Integers
-    first_message: Integers
-    message_bytes: Floats
-
-
-class TransferSizes(NamedTuple):
-    """For each operation: its shape in the tables, its buffer's elements, their bytes, and whether pieces are short."""
-
-    shape: Integers
-    num_elements: Integers
-    item_bytes: Integers
-    is_short: Flags
-    first_part: Integers
-
-
-class _GroupPlace(NamedTuple):
-    """One group of an operation (`number`): its first part and its first channel."""
-
-    tables: MoveTables
-    sizes: TransferSizes
-    number: int
-    template: int
-    part: int
-    channel: int
+from autosync.simulators.shared.arrays import Integers
+from autosync.simulators.shared.size_exchange import SIZE_BYTES
+from autosync.simulators.timeline.move_tables import MoveTables
+from autosync.simulators.timeline.transfer_sizes import (
+    GroupPlace,
+    Messages,
+    bound_of,
+    extent_of,
+    num_members_of,
+    num_pieces_of,
+    range_of,
+)
 
 
 class _Cuts(NamedTuple):
@@ -89,129 +40,22 @@ class _Arriving(NamedTuple):
     base: Integers
 
 
-@inner
-def fill_all(tables: MoveTables, sizes: TransferSizes, number: int, channel: int, found: Messages) -> None:
-    """Fill in the messages of all groups of an operation."""
-    shape, part = sizes.shape[number], sizes.first_part[number]
-    for group in range(tables.first_group[shape], tables.first_group[shape + 1]):
-        size, template = tables.group_first[group + 1] - tables.group_first[group], tables.template[group]
-        if tables.first_move[template] == tables.first_move[template + 1]:
-            fill_nothing(part, size, found)
-        elif tables.kind[template] == NATIVE_RING:
-            _fill_ring(_GroupPlace(tables, sizes, number, template, part, channel), found)
-        else:
-            _fill(_GroupPlace(tables, sizes, number, template, part, channel), found)
-        part += size
-        channel += tables.first_channel[template + 1] - tables.first_channel[template]
-
-
 @borrows_inner
-def fill_nothing(part: int, size: int, found: Messages) -> None:
-    for one in range(part, part + size):
-        found.first_take[one + 1] = found.first_take[one]
-        found.first_post[found.first_take[one] + one + 1] = found.first_post[found.first_take[one] + one]
-
-
-@borrows_inner
-def num_channels_of(tables: MoveTables, shape: int) -> int:
-    """Return the number of channels of all groups of a transfer."""
-    num_channels = 0
-    for group in range(tables.first_group[shape], tables.first_group[shape + 1]):
-        template = tables.template[group]
-        num_channels += tables.first_channel[template + 1] - tables.first_channel[template]
-    return num_channels
-
-
-@borrows_inner
-def count(tables: MoveTables, sizes: TransferSizes) -> tuple[int, int, int]:
-    num_parts, num_channels, num_messages = 0, 0, 0
-    for number, shape in enumerate(sizes.shape):
-        first, last = tables.first_group[shape], tables.first_group[shape + 1]
-        num_parts += tables.group_first[last] - tables.group_first[first]
-        if not tables.has_messages[shape]:
-            continue
-        num_channels += num_channels_of(tables, shape)
-        for group in range(first, last):
-            template = tables.template[group]
-            for move in range(tables.first_move[template], tables.first_move[template + 1]):
-                if tables.kind[template] == NATIVE_RING:
-                    num_messages += 2 * _num_received(_num_bytes(tables, sizes, number), tables.num_chunks[template])
-                else:
-                    num_messages += _num_pieces(tables, sizes, number, template, move)
-    return num_parts, num_channels, num_messages
-
-
-@borrows_inner
-def _num_members(tables: MoveTables, template: int) -> int:
-    return int(tables.first_member[template + 1] - tables.first_member[template])
-
-
-@borrows_inner
-def _num_elements(tables: MoveTables, sizes: TransferSizes, number: int) -> int:
-    """Return the elements of a buffer, or of one chunk of it after an outer split."""
-    return int(-(-sizes.num_elements[number] // tables.outer[sizes.shape[number]]))
-
-
-@borrows_inner
-def _num_bytes(tables: MoveTables, sizes: TransferSizes, number: int) -> int:
-    return int(_num_elements(tables, sizes, number) * sizes.item_bytes[number])
-
-
-@borrows_inner
-def _bound(num_elements: int, num_chunks: int, chunk: int) -> int:
-    """Return where a chunk begins, as in `expansion.chunk_bounds`."""
-    size, extra = num_elements // num_chunks, num_elements % num_chunks
-    return int(chunk * size + min(chunk, extra))
-
-
-@borrows_inner
-def _range(  # noqa: PLR0917 - numba has no keywords
-    tables: MoveTables, sizes: TransferSizes, number: int, template: int, first: int, last: int
-) -> tuple[int, int]:
-    """Return the range of elements of chunks. A chunk of a gather is a whole contribution."""
-    num_elements = _num_elements(tables, sizes, number)
-    if tables.is_gather[template]:
-        return first * num_elements, last * num_elements
-    chunks = tables.num_chunks[template]
-    return _bound(num_elements, chunks, first), _bound(num_elements, chunks, last)
-
-
-@borrows_inner
-def _num_pieces(tables: MoveTables, sizes: TransferSizes, number: int, template: int, move: int) -> int:
-    if tables.move_round[move] < 0:
-        return int(sizes.item_bytes[number] == CONTENT_BYTES)
-    start, stop = _range(tables, sizes, number, template, tables.move_first[move], tables.move_last[move])
-    num_bytes = (stop - start) * sizes.item_bytes[number]
-    if num_bytes == 0:
-        return 0
-    if tables.is_whole[template]:
-        return 1
-    longest = SHORT_PIECE_BYTES if sizes.is_short[number] else PIECE_BYTES
-    return int(max(-(-num_bytes // longest), 2 if num_bytes > WHOLE_BYTES else 1))
-
-
-@borrows_inner
-def _extent(group: _GroupPlace, move: int) -> tuple[int, int]:
-    tables = group.tables
-    return _range(tables, group.sizes, group.number, group.template, tables.move_first[move], tables.move_last[move])
-
-
-@borrows_inner
-def _came(group: _GroupPlace, move: int) -> tuple[int, int]:
+def _came(group: GroupPlace, move: int) -> tuple[int, int]:
     """Return the range of elements of a move that arrives."""
     tables = group.tables
-    return _range(tables, group.sizes, group.number, group.template, tables.came_first[move], tables.came_last[move])
+    return range_of(tables, group.sizes, group.number, group.template, tables.came_first[move], tables.came_last[move])
 
 
 @inner
-def _fill(group: _GroupPlace, found: Messages) -> None:
+def fill_rounds(group: GroupPlace, found: Messages) -> None:
     """Fill in the messages of one group."""
     tables, template = group.tables, group.template
     first_move, begins = tables.first_move[template], tables.first_channel[template]
     num_moves, num_channels = tables.first_move[template + 1] - first_move, tables.first_channel[template + 1] - begins
     cuts, counts = _Cuts(np.empty(num_moves, np.int64), np.empty(num_moves, np.int64)), np.zeros(num_channels, np.int64)
     for move in range(num_moves):
-        cuts.pieces[move] = _num_pieces(tables, group.sizes, group.number, template, first_move + move)
+        cuts.pieces[move] = num_pieces_of(tables, group.sizes, group.number, template, first_move + move)
         cuts.offset[move] = counts[tables.move_channel[first_move + move]]
         counts[tables.move_channel[first_move + move]] += cuts.pieces[move]
     for one in range(num_channels):
@@ -219,7 +63,7 @@ def _fill(group: _GroupPlace, found: Messages) -> None:
         found.channel_source[channel] = group.part + tables.channel_source[begins + one]
         found.channel_destination[channel] = group.part + tables.channel_destination[begins + one]
         found.first_message[channel + 1] = found.first_message[channel] + counts[one]
-    for member in range(_num_members(tables, template)):
+    for member in range(num_members_of(tables, template)):
         slot = tables.first_member[template] + member
         moves = tables.arriving[tables.first_arriving[slot] : tables.first_arriving[slot + 1]]
         part = group.part + member
@@ -241,7 +85,7 @@ def _breadth(tables: MoveTables, arriving: Integers) -> int:
 
 
 @inner
-def _take(group: _GroupPlace, arriving: Integers, cuts: _Cuts, first: int, found: Messages) -> _Arriving:
+def _take(group: GroupPlace, arriving: Integers, cuts: _Cuts, first: int, found: Messages) -> _Arriving:
     """Fill in the takes of a member: round by round, piece by piece, alternating between sources."""
     tables, place, at = group.tables, 0, 0
     first_move, item_bytes = tables.first_move[group.template], group.sizes.item_bytes[group.number]
@@ -258,7 +102,7 @@ def _take(group: _GroupPlace, arriving: Integers, cuts: _Cuts, first: int, found
                 count = cuts.pieces[move - first_move]
                 if piece >= count:
                     continue
-                start, stop = _extent(group, move)
+                start, stop = extent_of(group, move)
                 size = SIZE_BYTES if tables.move_round[move] < 0 else (stop - start) * item_bytes / count
                 channel, ordinal = group.channel + tables.move_channel[move], cuts.offset[move - first_move] + piece
                 found.take_channel[first + place], found.take_ordinal[first + place] = channel, ordinal
@@ -271,7 +115,7 @@ def _take(group: _GroupPlace, arriving: Integers, cuts: _Cuts, first: int, found
 
 
 @inner
-def _post(group: _GroupPlace, arriving: _Arriving, leaving: Integers, cuts: _Cuts, found: Messages, part: int) -> None:  # noqa: PLR0917 - numba has no other
+def _post(group: GroupPlace, arriving: _Arriving, leaving: Integers, cuts: _Cuts, found: Messages, part: int) -> None:  # noqa: PLR0917 - numba has no other
     """Fill in after how many takes a member posts each message; for each destination in order."""
     tables, num_takes, total, at = group.tables, arriving.base[-1], 0, 0
     first_move = tables.first_move[group.template]
@@ -280,16 +124,22 @@ def _post(group: _GroupPlace, arriving: _Arriving, leaving: Integers, cuts: _Cut
     after, of = np.empty(total, np.int64), np.empty(total, np.int64)
     latest = np.zeros(tables.first_channel[group.template + 1] - tables.first_channel[group.template], np.int64)
     for move in leaving:
-        start, stop = _extent(group, move)
+        start, stop = extent_of(group, move)
         count, to = cuts.pieces[move - first_move], tables.move_channel[move]
         # A round that exchanges sizes waits for everything that earlier rounds deliver.
         latest[to] = max(latest[to], _taken_before(tables, arriving, min(tables.move_round[move], 0)))
         for piece in range(count):
-            begin, end = start + _bound(stop - start, count, piece), start + _bound(stop - start, count, piece + 1)
+            begin, end = start + bound_of(stop - start, count, piece), start + bound_of(stop - start, count, piece + 1)
             latest[to] = max(latest[to], _last_before(group, arriving, cuts, move, (begin, end)))
             after[at], of[at] = latest[to], group.channel + to
             at += 1
-    row = found.first_take[part] + part
+    post_after(after, of, num_takes, found, part)
+
+
+@inner
+def post_after(after: Integers, of: Integers, num_takes: int, found: Messages, part: int) -> None:
+    """Fill in a member's posts: for each, after how many takes, and on which channel."""
+    row, total = found.first_take[part] + part, len(after)
     counts, place = np.zeros(num_takes + 1, np.int64), np.empty(num_takes + 1, np.int64)
     for one in range(total):
         counts[after[one]] += 1
@@ -314,7 +164,7 @@ def _taken_before(tables: MoveTables, arriving: _Arriving, number: int) -> int:
 
 
 @borrows_inner
-def _last_before(group: _GroupPlace, arriving: _Arriving, cuts: _Cuts, leaves: int, elements: tuple[int, int]) -> int:
+def _last_before(group: GroupPlace, arriving: _Arriving, cuts: _Cuts, leaves: int, elements: tuple[int, int]) -> int:
     """Return the last take, counted from 1, that delivers to these elements in an earlier round; 0 if there is none."""
     tables, last, in_round = group.tables, 0, -1
     begin, end = elements
@@ -349,49 +199,3 @@ def _among(tables: MoveTables, moves: Integers, position: int) -> tuple[int, int
     while last < len(moves) and tables.move_round[moves[last]] == tables.move_round[moves[position]]:
         last += 1
     return last - first, position - first
-
-
-# NATIVE RING. In contrast to the engine's own ring, every member sends to the one before it. gloo cuts the buffer into
-# segments of at most 1 MiB, the same number for each member and at least two. Each of its two phases sends and receives
-# all segments except those of one member. In each phase two segments are on their way at a time, and the second phase
-# begins when the first has ended.
-
-
-@borrows_inner
-def _num_received(num_bytes: int, num_members: int) -> int:
-    """Return the number of segments that a member receives in each phase."""
-    segments = max(-(-num_bytes // SEGMENT_BYTES), 2 * num_members)
-    per_member = -(-segments // num_members)
-    return int(per_member * (num_members - 1))
-
-
-@borrows_inner
-def _fill_ring(group: _GroupPlace, found: Messages) -> None:
-    num_members = _num_members(group.tables, group.template)
-    num_bytes = _num_bytes(group.tables, group.sizes, group.number)
-    in_ring = group.tables.num_chunks[group.template]
-    received = _num_received(num_bytes, in_ring)
-    size = num_bytes * (in_ring - 1) / in_ring / received
-    for member in range(num_members):
-        channel = group.channel + member
-        found.channel_source[channel] = group.part + member
-        found.channel_destination[channel] = group.part + (member - 1) % num_members
-        found.first_message[channel + 1] = found.first_message[channel] + 2 * received
-        found.message_bytes[found.first_message[channel] : found.first_message[channel + 1]] = size
-    for member in range(num_members):
-        part = group.part + member
-        first = found.first_take[part]
-        source = group.channel + (member + 1) % num_members
-        found.first_take[part + 1] = first + 2 * received
-        found.num_posts[part], found.num_first[part] = 2 * received, received
-        row = first + part
-        posted = found.first_post[row]
-        for step in range(2 * received + 1):
-            if step < 2 * received:
-                found.take_channel[first + step], found.take_ordinal[first + step] = source, step
-                found.take_added_bytes[first + step] = size if step < received else 0.0
-            until = min(received, step + 2) if step < received else min(2 * received, step + 2)
-            while posted - found.first_post[row] < until:
-                found.post_channel[posted] = group.channel + member
-                posted += 1
-            found.first_post[row + step + 1] = posted

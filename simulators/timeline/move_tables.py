@@ -11,9 +11,10 @@ from autosync.plan.expansion import Move, expand, num_chunks
 from autosync.plan.tables import Shape
 from autosync.simulators.shared.arrays import Flags, Integers
 from autosync.simulators.shared.size_exchange import moves_of_sizes
+from autosync.strategy.shapes.trees import TreeShape
 
-PIECES, NATIVE_RING = range(2)
-"""The kinds of templates: moves that the engine cuts into pieces, and gloo's own all-reduce."""
+PIECES, NATIVE_RING, IN_WAVES = range(3)
+"""The kinds of templates: moves that the engine cuts into pieces, gloo's own all-reduce, and moves over trees."""
 
 _ROOTED = ("reduce", "broadcast", "gather_v")
 
@@ -32,7 +33,8 @@ class MoveTables(NamedTuple):
     another member at the same time: `came_first` and `came_last` are its chunks, and otherwise the chunks that are
     sent.
 
-    In rounds below 0, members exchange the sizes of contents. Transfers of numbers skip them.
+    In rounds below 0, members exchange the sizes of contents. Transfers of numbers skip them. `widest` is the length of
+    the longest share of trees in chunks.
     """
 
     has_messages: Flags
@@ -44,6 +46,7 @@ class MoveTables(NamedTuple):
     ranks: Integers
     kind: Integers
     num_chunks: Integers
+    widest: Integers
     is_gather: Flags
     is_whole: Flags
     first_channel: Integers
@@ -68,6 +71,7 @@ class _MovePattern(NamedTuple):
     kind: int
     num_members: int
     num_chunks: int
+    widest: int
     is_gather: bool
     is_whole: bool
     moves: tuple[Move, ...]
@@ -120,7 +124,8 @@ def _template(shape: Shape, size: int) -> _MovePattern:
     collective, algorithm = shape.collective, shape.algorithm
     assert collective is not None
     assert algorithm is not None
-    chunks = num_chunks(collective, size) if size > 1 else 1
+    chunks = num_chunks(collective, size, algorithm) if size > 1 else 1
+    is_tree = isinstance(algorithm, TreeShape) and size > 1
     is_ring = (collective, algorithm) == ("all_reduce", "native") and size > 1
     if is_ring:
         moves = tuple(Move(0, member, (member + 1) % size, 0, 1, adds=True) for member in range(size))
@@ -128,9 +133,10 @@ def _template(shape: Shape, size: int) -> _MovePattern:
         data = sorted(expand(collective, algorithm, size), key=lambda move: move.round) if size > 1 else []
         moves = (*moves_of_sizes(collective, algorithm, size), *data)
     return _MovePattern(
-        kind=NATIVE_RING if is_ring else PIECES,
+        kind=NATIVE_RING if is_ring else IN_WAVES if is_tree else PIECES,
         num_members=size,
         num_chunks=chunks,
+        widest=algorithm.widest if isinstance(algorithm, TreeShape) else 1,
         is_gather=collective in ("gather_v", "all_gather_v"),
         # gloo's own broadcasts and reductions move whole buffers.
         is_whole=algorithm == "native" and collective in ("reduce", "broadcast"),
@@ -168,11 +174,14 @@ def _columns(templates: Sequence[_MovePattern]) -> dict[str, Any]:
         sources += [source for source, _ in known]
         destinations += [destination for _, destination in known]
         for ours, theirs in members:
-            arriving.append(sorted(ours, key=lambda number: (flat[number].round, flat[number].source)))
+            # Over trees, several shares have moves in a round, and both ends have them in the order of shares.
+            key = _by_share if template.kind == IN_WAVES else _by_source
+            arriving.append(sorted(ours, key=lambda number: key(flat[number])))
             leaving.append(theirs)
     return {
         "kind": _integers([one.kind for one in templates]),
         "num_chunks": _integers([one.num_chunks for one in templates]),
+        "widest": _integers([one.widest for one in templates]),
         "is_gather": np.array([one.is_gather for one in templates], dtype=np.bool_),
         "is_whole": np.array([one.is_whole for one in templates], dtype=np.bool_),
         "first_channel": _ends(num_channels),
@@ -192,6 +201,14 @@ def _columns(templates: Sequence[_MovePattern]) -> dict[str, Any]:
         "first_leaving": _ends([len(one) for one in leaving]),
         "leaving": _integers([number for one in leaving for number in one]),
     }
+
+
+def _by_source(move: Move) -> tuple[int, ...]:
+    return move.round, move.source
+
+
+def _by_share(move: Move) -> tuple[int, ...]:
+    return move.round, move.first, move.source
 
 
 def _ends(lengths: Sequence[int]) -> Integers:

@@ -8,15 +8,17 @@ import numpy as np
 
 from autosync.simulators.jit import borrows_inner, inner
 from autosync.simulators.shared.arrays import Integers
-from autosync.simulators.timeline.messages import (
+from autosync.simulators.timeline.messages import fill_rounds
+from autosync.simulators.timeline.move_tables import IN_WAVES, NATIVE_RING, MoveTables
+from autosync.simulators.timeline.native_ring import fill_ring, num_received
+from autosync.simulators.timeline.transfer_sizes import (
+    GroupPlace,
     Messages,
     TransferSizes,
-    count,
-    fill_all,
-    fill_nothing,
-    num_channels_of,
+    num_bytes_of,
+    num_pieces_of,
 )
-from autosync.simulators.timeline.move_tables import MoveTables
+from autosync.simulators.timeline.waves import fill_waves
 
 
 class _KnownMessages(NamedTuple):
@@ -29,7 +31,7 @@ class _KnownMessages(NamedTuple):
 @inner
 def messages_of(tables: MoveTables, sizes: TransferSizes) -> Messages:
     """Return the messages of operations. Parts of local work have none."""
-    num_parts, num_channels, num_messages = count(tables, sizes)
+    num_parts, num_channels, num_messages = _count(tables, sizes)
     found = Messages(
         first_take=np.zeros(num_parts + 1, np.int64),
         take_channel=np.empty(num_messages, np.int64),
@@ -55,12 +57,12 @@ def messages_of(tables: MoveTables, sizes: TransferSizes) -> Messages:
                 _copy(sizes, known, number, twin, found)
             else:
                 # Not `channel`: its constant first value would make numba compile the function once more.
-                fill_all(tables, sizes, number, known.first_channel[number], found)
-            channel += num_channels_of(tables, shape)
+                _fill_all(tables, sizes, number, known.first_channel[number], found)
+            channel += _num_channels_of(tables, shape)
         else:
             first, last = tables.first_group[shape], tables.first_group[shape + 1]
             num_local = tables.group_first[last] - tables.group_first[first]
-            fill_nothing(sizes.first_part[number], num_local, found)
+            _fill_nothing(sizes.first_part[number], num_local, found)
     return found
 
 
@@ -121,3 +123,57 @@ def _copy(sizes: TransferSizes, known: _KnownMessages, number: int, twin: int, f
         found.first_message[channel + one + 1] = found.first_message[old_channel + one + 1] + message - old_message
     for one in range(found.first_message[old_channel + num_channels] - old_message):
         found.message_bytes[message + one] = found.message_bytes[old_message + one]
+
+
+@inner
+def _fill_all(tables: MoveTables, sizes: TransferSizes, number: int, channel: int, found: Messages) -> None:
+    """Fill in the messages of all groups of an operation."""
+    shape, part = sizes.shape[number], sizes.first_part[number]
+    for group in range(tables.first_group[shape], tables.first_group[shape + 1]):
+        size, template = tables.group_first[group + 1] - tables.group_first[group], tables.template[group]
+        if tables.first_move[template] == tables.first_move[template + 1]:
+            _fill_nothing(part, size, found)
+        elif tables.kind[template] == NATIVE_RING:
+            fill_ring(GroupPlace(tables, sizes, number, template, part, channel), found)
+        elif tables.kind[template] == IN_WAVES:
+            fill_waves(GroupPlace(tables, sizes, number, template, part, channel), found)
+        else:
+            fill_rounds(GroupPlace(tables, sizes, number, template, part, channel), found)
+        part += size
+        channel += tables.first_channel[template + 1] - tables.first_channel[template]
+
+
+@borrows_inner
+def _fill_nothing(part: int, size: int, found: Messages) -> None:
+    for one in range(part, part + size):
+        found.first_take[one + 1] = found.first_take[one]
+        found.first_post[found.first_take[one] + one + 1] = found.first_post[found.first_take[one] + one]
+
+
+@borrows_inner
+def _num_channels_of(tables: MoveTables, shape: int) -> int:
+    """Return the number of channels of all groups of a transfer."""
+    num_channels = 0
+    for group in range(tables.first_group[shape], tables.first_group[shape + 1]):
+        template = tables.template[group]
+        num_channels += tables.first_channel[template + 1] - tables.first_channel[template]
+    return num_channels
+
+
+@borrows_inner
+def _count(tables: MoveTables, sizes: TransferSizes) -> tuple[int, int, int]:
+    num_parts, num_channels, num_messages = 0, 0, 0
+    for number, shape in enumerate(sizes.shape):
+        first, last = tables.first_group[shape], tables.first_group[shape + 1]
+        num_parts += tables.group_first[last] - tables.group_first[first]
+        if not tables.has_messages[shape]:
+            continue
+        num_channels += _num_channels_of(tables, shape)
+        for group in range(first, last):
+            template = tables.template[group]
+            for move in range(tables.first_move[template], tables.first_move[template + 1]):
+                if tables.kind[template] == NATIVE_RING:
+                    num_messages += 2 * num_received(num_bytes_of(tables, sizes, number), tables.num_chunks[template])
+                else:
+                    num_messages += num_pieces_of(tables, sizes, number, template, move)
+    return num_parts, num_channels, num_messages

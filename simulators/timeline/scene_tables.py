@@ -9,17 +9,17 @@ import numpy as np
 from autosync.plan.tables import EVENTS, Gates, Operations
 from autosync.simulators.jit import borrows_inner, called, inner
 from autosync.simulators.shared.arrays import Flags, Floats, Integers, Records
-from autosync.simulators.timeline.messages import (
+from autosync.simulators.timeline.move_tables import MoveTables
+from autosync.simulators.timeline.plan_messages import messages_of
+from autosync.simulators.timeline.scene import CHANNEL, LINE, PART, TAKE, NetworkLinks, Scene, Times
+from autosync.simulators.timeline.training_program import Program
+from autosync.simulators.timeline.transfer_sizes import (
     AHEAD_BYTES,
     FREE_AHEAD_BYTES,
     LEAST_AHEAD,
     Messages,
     TransferSizes,
 )
-from autosync.simulators.timeline.move_tables import MoveTables
-from autosync.simulators.timeline.plan_messages import messages_of
-from autosync.simulators.timeline.scene import CHANNEL, LINE, PART, TAKE, NetworkLinks, Scene, Times
-from autosync.simulators.timeline.training_program import Program
 
 _OPERATION, _GRAD_READY = EVENTS.index("operation"), EVENTS.index("grad_ready")
 
