@@ -42,7 +42,8 @@ def presets(*, as_json: bool) -> None:
 Examples:
   autosync strategy build ddp resnet50 --cluster 4-hosts
   autosync strategy build ddp_cap model.py --cluster cluster.yaml --option cap_bytes="4 MB" -o ddp.yaml
-  autosync strategy build hierarchical model.py --cluster cluster.yaml --bundle -o bundle.yaml"""
+  autosync strategy build hierarchical model.py --cluster cluster.yaml --bundle -o bundle.yaml
+  autosync strategy build rack_levels gpt2_small --cluster 16-hosts-2-racks --option fitted=true -o fitted.yaml"""
 )
 @click.argument("preset")
 @click.argument("model_target", metavar="MODEL")

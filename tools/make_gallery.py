@@ -56,6 +56,7 @@ class Case:
 CASES: Mapping[str, Case] = {
     "ddp_cap": Case(options={"cap_bytes": "1 MB"}),
     "hierarchical": Case(cluster="4-hosts-2-ranks", options={"cap_bytes": "1 MB"}),
+    "rack_levels": Case(cluster="4-hosts-2-racks", options={"cap_bytes": "1 MB"}),
     "sharded": Case(options={"cap_bytes": "1 MB"}),
     "ps": Case(cluster="4-hosts-2-servers"),
     "ps_load_balanced": Case(cluster="4-hosts-2-servers"),

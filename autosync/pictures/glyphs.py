@@ -84,7 +84,8 @@ class Transfers:
         if stage.manner == "star":
             return "star"
         is_rooted = stage.what in ("reduce", "broadcast")
-        return "arcs" if is_rooted or stage.manner in ("tree", "halving_doubling") else "ring"
+        has_pairs = stage.trees is not None or stage.manner in ("tree", "halving_doubling")
+        return "arcs" if is_rooted or has_pairs else "ring"
 
     def _groups(self, place: int) -> Groups:
         """Return the rank groups of a transfer over all strands, without groups that show only one rank."""
@@ -154,7 +155,7 @@ class Transfers:
     def _arcs(self, place: int, group: tuple[int, ...], top: float, height: float) -> None:
         """Draw an arc for each pair of ranks that exchange data, with an arrowhead if only one of them sends."""
         stage = self._group.stages[place]
-        edges = _edges(stage.what, stage.manner, len(group))  # type: ignore[arg-type]
+        edges = _edges(stage.what, stage.trees or stage.manner, len(group))  # type: ignore[arg-type]
         base = top + height - 6
         centres = [self._columns.centres.get(rank) for rank in group]
         slots = []

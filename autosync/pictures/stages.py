@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from autosync.plan.types import Groups, Local, Operation, Plan, RegionKind, Transfer
+from autosync.strategy.shapes.trees import TreeShape
 from autosync.strategy.wording import settings
 
 State: TypeAlias = Literal["own", "shared", "own parameter", "parameter"]
@@ -24,15 +25,16 @@ _LATE = ("take", "write_rows")
 class Stage(NamedTuple):
     """One stage of a message, or of several messages that are drawn together.
 
-    `what` is the collective or the kind of local operation, and `manner` its algorithm, codec or optimizer. `share` is
-    the size of the whole buffer after the stage, as a share of the dense bytes. `num_bytes` is the size of a transfer's
-    buffer.
+    `what` is the collective or the kind of local operation, and `manner` its algorithm, codec or optimizer. `trees` is
+    the algorithm of a transfer over trees. `share` is the size of the whole buffer after the stage, as a share of the
+    dense bytes. `num_bytes` is the size of a transfer's buffer.
     """
 
     what: str
     groups: Groups
     state: State
     manner: str = ""
+    trees: TreeShape | None = None
     is_transfer: bool = False
     within: Groups = ()
     sharded: bool = False
@@ -116,7 +118,8 @@ def _stage(plan: Plan, operations: Sequence[Operation]) -> Stage:
             what=first.collective,
             groups=first.groups,
             state=_state(kind, is_sum=is_sum),
-            manner=first.algorithm,
+            manner=str(first.algorithm),
+            trees=first.algorithm if isinstance(first.algorithm, TreeShape) else None,
             is_transfer=True,
             within=first.within,
             num_bytes=sum(one.num_bytes for one in operations if isinstance(one, Transfer)),

@@ -19,6 +19,9 @@ from autosync.plan.types import Algorithm, Collective, Groups, LocalKind, Region
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.codecs import Codec
+from autosync.strategy.shapes.levels import levels
+from autosync.strategy.shapes.trees import TreeShape, TreeShare
+from autosync.strategy.synchronisers.base import Route
 from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
 
 Measure = Literal[
@@ -201,6 +204,12 @@ class Site:
         self.workers: Groups = (tuple(range(cluster.num_workers)),)
         self.update_cost = f"update:{model.optimizer.name}"
         self._cluster = cluster
+
+    def algorithm(self, route: Route, trees: tuple[TreeShare, ...] = ()) -> Algorithm:
+        """Return the algorithm by which all workers go a route; `trees` are those of the route of that name."""
+        if route == "levels":
+            return levels(self._cluster)
+        return TreeShape(shares=trees) if route == "trees" else route
 
     def leader(self, server: str) -> int:
         """Return the rank through which a node serves."""

@@ -5,7 +5,7 @@ The lowering lowers the canonical form, so strategies with equal ids have equal 
 1.  periodic averaging every step without an outer optimizer becomes an all-reduce of gradients (`every: 1` means this)
 2.  with one worker every synchroniser becomes a plain all-reduce, which moves nothing; periodic averaging stays,
     because its outer optimizer also steps with one worker
-3.  halving-doubling between two ranks becomes a ring
+3.  halving-doubling and `levels` between two ranks become a ring
 4.  hierarchical is dropped on a flat cluster (one rank on each node, or one node); a local proxy is dropped where
     each node has one rank, or where all workers are on the server's own node
 5.  a cut is dropped if it makes one part, or if all its parts travel in the same message (with no codec or a cast)
@@ -13,6 +13,7 @@ The lowering lowers the canonical form, so strategies with equal ids have equal 
 7.  lanes are numbered by first appearance and priorities by rank; with one lane all priorities become 0
 8.  parts are sorted by the order in which gradients become ready, messages by their first part, partitions by name
 9.  the name is dropped
+10. weights of trees are divided by their common divisor; `down` is dropped where it equals `up`
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _canonical_message(message: Message, synchroniser: Synchroniser, *, has_wire
 
 
 def canonical_synchroniser(synchroniser: Synchroniser, cluster: ClusterSpec) -> Synchroniser:
-    """Return the canonical form of a synchroniser on this cluster (rules 1 to 4).
+    """Return the canonical form of a synchroniser on this cluster (rules 1 to 4, and 10).
 
     Each kind defines its own canonical form; the rule for one worker holds for all kinds.
     """

@@ -155,6 +155,7 @@ class _Rules:
         facts = MessageFacts(
             parts=parts,
             is_sliced=message.slice_bytes is not None,
+            is_encoded=message.codec is not None,
             model=self.model,
             cluster=self.cluster,
             backend=self.backend,

@@ -69,6 +69,8 @@ def _assignments(plain: dict[str, Any]) -> list[str]:
             words.append(f"{key}({' '.join(_assignments(item))})")
         elif isinstance(item, bool):
             words.append(key if item else f"{key}=false")
+        elif isinstance(item, list):
+            words.append(f"{key}={len(item)}")
         else:
             words.append(f"{key}={item}")
     return words

@@ -6,6 +6,7 @@ from autosync.plan.steps import GRADIENTS, Collect, Draft, Kept, Site, Template,
 from autosync.plan.types import Algorithm, Collective
 from autosync.plan.wires import Wire, decode, is_summable, power_sgd, wire_of
 from autosync.strategy.codecs import Codec, PowerSGD
+from autosync.strategy.shapes.trees import TreeShape
 from autosync.strategy.synchronisers.all_reduce import AllReduce
 
 
@@ -16,9 +17,10 @@ def all_reduce_template(site: Site, synchroniser: AllReduce, codec: Codec | None
 
 def _collect(site: Site, synchroniser: AllReduce, codec: Codec | None) -> Collect:
     """Return the half that makes the average of all gradients on every worker."""
-    draft, topology, workers = Draft(), synchroniser.topology, site.workers
+    draft, workers = Draft(), site.workers
     if site.num_workers == 1:
         return Collect(kept=(Kept("grad"),), steps=(), finished=(GRADIENTS,), grads="grad", holders=workers)
+    topology = site.algorithm(synchroniser.topology, synchroniser.trees)
     if isinstance(codec, PowerSGD):
         kept, done = power_sgd(site, draft, codec, topology)
         return Collect(kept=kept, steps=draft.steps, finished=(done,), grads="grad", holders=workers)
@@ -27,7 +29,9 @@ def _collect(site: Site, synchroniser: AllReduce, codec: Codec | None) -> Collec
         arrived = _hierarchical(site, draft, topology, wire)
     else:
         collective: Collective = "all_reduce" if is_summable(codec) else "all_gather_v"
-        transfer = TransferStep(collective, topology, workers, 0, (wire.kind,), wire.waits, wire.amount)
+        # Trees may have servers as inner nodes.
+        members = (tuple(range(topology.num_ranks)),) if isinstance(topology, TreeShape) else workers
+        transfer = TransferStep(collective, topology, members, 0, (wire.kind,), wire.waits, wire.amount)
         arrived = (draft.add(transfer._replace(item_bytes=wire.item_bytes)),)
     done = draft.add(decode(site, codec, workers, arrived))
     return Collect(kept=wire.kept, steps=draft.steps, finished=(done,), grads="grad", holders=workers)

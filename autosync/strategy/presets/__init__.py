@@ -49,6 +49,7 @@ PRESETS = Registry(
         "ps_load_balanced": f"{_HERE}.parameter_server:ps_load_balanced",
         "ps_partitioned": f"{_HERE}.parameter_server:ps_partitioned",
         "ps_uneven_partitioned": f"{_HERE}.parameter_server:ps_uneven_partitioned",
+        "rack_levels": f"{_HERE}.rack_levels:rack_levels",
         "random_axis_partitioned_all_reduce": f"{_HERE}.chunks:random_axis_partitioned_all_reduce",
         "sharded": f"{_HERE}.sharded:sharded",
         "sign": f"{_HERE}.lossy:sign",

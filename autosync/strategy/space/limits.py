@@ -19,7 +19,7 @@ from autosync.strategy.cuts import even_sizes
 from autosync.strategy.parts import Partition
 from autosync.strategy.representation import Overlap, Strategy
 from autosync.strategy.synchronisers import any_kind, synchroniser_kinds
-from autosync.strategy.synchronisers.base import Synchroniser, Topology
+from autosync.strategy.synchronisers.base import ROUTES, Route, Synchroniser
 from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
 from autosync.units import exact_size, parse_size
 from autosync.validation import Later
@@ -43,7 +43,7 @@ class Limits:
     allow                the classes besides `exact`; default none, because lossy and stale strategies change training
     overlaps             how far transfers may overlap compute; default both
     synchronisers        default all (periodic only with `stale`)
-    topologies           default all that the backend can run
+    topologies           default all that the backend can run; levels and trees only on clusters with racks
     hierarchical         all-reduce within nodes first; default yes
     server_updates       where a server's optimizer may run; default both places
     local_proxies        one rank exchanges data with a server for its whole node; default yes
@@ -65,7 +65,7 @@ class Limits:
     synchronisers: tuple[Annotated[str, Later(any_kind)], ...] = field(
         default_factory=lambda: tuple(synchroniser_kinds())
     )
-    topologies: tuple[Topology, ...] = ("native", "ring", "tree", "halving_doubling")
+    topologies: tuple[Route, ...] = ROUTES
     hierarchical: bool = True
     server_updates: tuple[Literal["server", "worker"], ...] = ("server", "worker")
     local_proxies: bool = True

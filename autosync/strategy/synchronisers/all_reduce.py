@@ -8,39 +8,85 @@ from typing import ClassVar, Literal
 
 from autosync.documents import STRICT
 from autosync.specs.cluster import ClusterSpec
-from autosync.strategy.synchronisers.base import TOPOLOGIES, Bounds, Outside, Synchroniser, Topology
+from autosync.strategy.shapes.fitting import fitted_shares
+from autosync.strategy.shapes.levels import num_level_shares
+from autosync.strategy.shapes.trees import MAX_SHARES, TreeShare, check_shares, simplified
+from autosync.strategy.synchronisers.base import TOPOLOGIES, Bounds, Outside, Route, Synchroniser, plain_topologies
+from autosync.strategy.synchronisers.rules import PLACE, Finding, MessageFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllReduce(Synchroniser):
     """A synchroniser by which every rank gets the sum of all gradients and updates its own copy.
 
-    `hierarchical` reduces within each node first, then between nodes over `topology`, then spreads within nodes.
+    `hierarchical` reduces within each node first, then between nodes over `topology`, then spreads within nodes. The
+    topology `levels` follows the cluster's nodes and racks; `trees` goes over the trees that are written out.
     """
 
     __pydantic_config__ = STRICT
 
     kind: Literal["all_reduce"] = "all_reduce"
-    topology: Topology = "native"
+    topology: Route = "native"
     hierarchical: bool = False
+    trees: tuple[TreeShare, ...] = ()
 
     template: ClassVar[str] = "autosync.plan.templates.all_reduce:all_reduce_template"
     weight: ClassVar[float] = 0.4
     sums_everywhere: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        if self.topology == "trees":
+            check_shares(self.trees)
+        elif self.trees:
+            raise ValueError(f"trees with topology {self.topology} (only topology trees has trees)")
+
     def canonical(self, cluster: ClusterSpec) -> Synchroniser:
-        """Drop `hierarchical` on a flat cluster (one rank on each node, or one node); between two ranks use a ring."""
+        """Drop `hierarchical` on a flat cluster (one rank on each node, or one node); between two ranks use a ring.
+
+        Trees that mean the same get one form.
+        """
         groups = cluster.worker_groups()
         form = self
         if form.hierarchical and (len(groups) == 1 or all(len(group) == 1 for group in groups)):
             form = replace(form, hierarchical=False)
         num_meeting = len(groups) if form.hierarchical else cluster.num_workers
-        return replace(form, topology="ring") if (form.topology, num_meeting) == ("halving_doubling", 2) else form
+        if form.topology == "trees":
+            return replace(form, trees=simplified(form.trees))
+        is_ring = form.topology in ("halving_doubling", "levels") and num_meeting == 2
+        return replace(form, topology="ring") if is_ring else form
+
+    def problems(self, facts: MessageFacts) -> Iterator[Finding]:
+        cluster = facts.cluster
+        if self.hierarchical and self.topology in ("levels", "trees"):
+            yield (*PLACE, "hierarchical"), f"hierarchical with {self.topology}", "levels and trees have nodes already"
+        if self.topology == "levels" and num_level_shares(cluster) > MAX_SHARES:
+            rule = f"at most {MAX_SHARES}"
+            yield (*PLACE, "topology"), f"levels in {num_level_shares(cluster)} shares", rule
+        if self.topology == "trees":
+            yield from self._tree_problems(facts)
+
+    def _tree_problems(self, facts: MessageFacts) -> Iterator[Finding]:
+        cluster, place = facts.cluster, (*PLACE, "trees")
+        num_ranks, num_workers = self.trees[0].num_ranks, cluster.num_workers
+        if not num_workers <= num_ranks <= len(cluster.ranks):
+            rule = f"{cluster.name} has {num_workers} workers, and trees name each of them"
+            yield place, f"trees over {num_ranks} ranks", rule
+        missing = sorted({rank for share in self.trees for rank in share.absent if rank < num_workers})
+        if missing:
+            yield place, f"rank {missing[0]} is absent in a tree", "only servers may be absent"
+        if num_ranks > num_workers and facts.is_encoded:
+            yield place, "encoded gradients on servers in trees", "servers in trees add up plain gradients"
 
     @classmethod
-    def variants(cls, cluster: ClusterSpec, limits: Bounds) -> Iterator[Synchroniser]:  # noqa: ARG003
+    def variants(cls, cluster: ClusterSpec, limits: Bounds) -> Iterator[Synchroniser]:
         for hierarchical in (False, True) if limits.hierarchical else (False,):
-            yield from (cls(topology=topology, hierarchical=hierarchical) for topology in limits.topologies)
+            yield from (cls(topology=topology, hierarchical=hierarchical) for topology in plain_topologies(limits))
+        # Clusters without racks keep the random draws that they have always had.
+        if cluster.racks and cluster.num_workers > 1:
+            if "levels" in limits.topologies:
+                yield cls(topology="levels")
+            if "trees" in limits.topologies:
+                yield cls(topology="trees", trees=fitted_shares(cluster))
 
     def outside(self, limits: Bounds) -> Iterator[Outside]:
         yield from Synchroniser.outside(self, limits)
@@ -50,6 +96,11 @@ class AllReduce(Synchroniser):
     @classmethod
     def in_words(cls, group: Sequence[Synchroniser], *, is_plural: bool) -> str:
         text = f"{'are' if is_plural else 'is'} all-reduced"
+        routes = {one.route for one in group}
+        if routes == {"levels"}:
+            return f"{text} within racks and then between them"
+        if routes == {"trees"}:
+            return f"{text} over trees"
         return f"{text} within nodes and then between them" if all(one.is_hierarchical for one in group) else text
 
     @property
@@ -61,12 +112,12 @@ class AllReduce(Synchroniser):
         return True
 
     @property
-    def route(self) -> Topology:
+    def route(self) -> Route:
         return self.topology
 
     @property
     def shape(self) -> tuple[object, ...]:
-        return self.topology, self.hierarchical
+        return self.topology, self.hierarchical, self.trees
 
     @property
     def is_hierarchical(self) -> bool:
@@ -78,7 +129,8 @@ class AllReduce(Synchroniser):
 
     @classmethod
     def ways(cls, kind: str) -> tuple[tuple[object, ...], ...]:
-        return tuple((kind, topology, hierarchical) for topology in TOPOLOGIES for hierarchical in (False, True))
+        plain = tuple((kind, topology, hierarchical) for topology in TOPOLOGIES for hierarchical in (False, True))
+        return (*plain, (kind, "levels", False), (kind, "trees", False))
 
     @property
     def shares(self) -> tuple[str, ...]:

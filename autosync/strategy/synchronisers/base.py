@@ -20,7 +20,10 @@ from autosync.strategy.synchronisers.rules import Finding, MessageFacts
 Topology = Literal["native", "ring", "tree", "halving_doubling"]
 ExchangeTopology = Literal["native", "ring", "halving_doubling"]
 GatherTopology = Literal["native", "ring"]
+Route = Literal["native", "ring", "tree", "halving_doubling", "levels", "trees"]
+"""Topologies, and the shapes of an all-reduce that depend on the cluster (see `strategy.shapes`)."""
 TOPOLOGIES: tuple[Topology, ...] = get_args(Topology)
+ROUTES: tuple[Route, ...] = get_args(Route)
 
 Outside = tuple[Path, object, Sequence[object]]
 """A field that is outside the limits: its path, its value, and the allowed values."""
@@ -32,7 +35,7 @@ class Bounds(Protocol):
     @property
     def allow(self) -> Sequence[str]: ...
     @property
-    def topologies(self) -> Sequence[Topology]: ...
+    def topologies(self) -> Sequence[Route]: ...
     @property
     def hierarchical(self) -> bool: ...
     @property
@@ -47,9 +50,14 @@ class Bounds(Protocol):
     def outer_optimizers(self) -> Sequence[OuterOptimizer | None]: ...
 
 
+def plain_topologies(limits: Bounds) -> list[Topology]:
+    """Return the topologies within the limits that are the same on every cluster."""
+    return [topology for topology in limits.topologies if topology not in ("levels", "trees")]
+
+
 def gather_topologies(limits: Bounds) -> list[GatherTopology]:
     """Return the topologies within the limits that can gather."""
-    exchange = [topology for topology in limits.topologies if topology != "tree"]
+    exchange = [topology for topology in plain_topologies(limits) if topology != "tree"]
     return [topology for topology in exchange if topology != "halving_doubling"]
 
 
@@ -122,7 +130,7 @@ class Synchroniser(abc.ABC):
     # Facts that other modules read. Most kinds keep the values of the base class.
 
     @property
-    def route(self) -> Topology | None:
+    def route(self) -> Route | None:
         """The topology of its transfers; None if the kind has no choice of topologies."""
         return None
 

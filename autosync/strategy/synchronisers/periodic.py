@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from autosync.documents import STRICT
 from autosync.specs.cluster import ClusterSpec
 from autosync.strategy.synchronisers.all_reduce import AllReduce
-from autosync.strategy.synchronisers.base import Bounds, Outside, Synchroniser, Topology
+from autosync.strategy.synchronisers.base import Bounds, Outside, Synchroniser, Topology, plain_topologies
 from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
 from autosync.strategy.synchronisers.rules import PLACE, Finding, MessageFacts
 from autosync.strategy.wording import spread
@@ -53,7 +53,7 @@ class Periodic(Synchroniser):
     def variants(cls, cluster: ClusterSpec, limits: Bounds) -> Iterator[Synchroniser]:  # noqa: ARG003
         if "stale" in limits.allow:
             for every, outer in itertools.product(limits.periods, limits.outer_optimizers):
-                yield from (cls(every=every, topology=topology, outer=outer) for topology in limits.topologies)
+                yield from (cls(every=every, topology=topology, outer=outer) for topology in plain_topologies(limits))
 
     def outside(self, limits: Bounds) -> Iterator[Outside]:
         yield from Synchroniser.outside(self, limits)

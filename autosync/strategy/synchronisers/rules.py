@@ -19,10 +19,14 @@ PLACE: Path = ("synchroniser",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageFacts:
-    """The facts that rules read: a message's parts, whether it is sliced, the model, the cluster and its backend."""
+    """The facts that rules read.
+
+    These are a message's parts, whether it is sliced or encoded, the model, the cluster and its backend.
+    """
 
     parts: Sequence[Part]
     is_sliced: bool
+    is_encoded: bool
     model: ModelSpec
     cluster: ClusterSpec
     backend: Backend

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, get_args
 
 from autosync.documents import STRICT
 from autosync.specs.cluster import ClusterSpec
-from autosync.strategy.synchronisers.base import Bounds, ExchangeTopology, Synchroniser
+from autosync.strategy.synchronisers.base import Bounds, ExchangeTopology, Synchroniser, plain_topologies
 from autosync.strategy.synchronisers.rules import PLACE, Finding, MessageFacts, elementwise
 
 
@@ -39,7 +39,7 @@ class Sharded(Synchroniser):
 
     @classmethod
     def variants(cls, cluster: ClusterSpec, limits: Bounds) -> Iterator[Synchroniser]:  # noqa: ARG003
-        yield from (cls(topology=topology) for topology in limits.topologies if topology != "tree")
+        yield from (cls(topology=topology) for topology in plain_topologies(limits) if topology != "tree")
 
     @classmethod
     def in_words(cls, group: Sequence[Synchroniser], *, is_plural: bool) -> str:  # noqa: ARG003

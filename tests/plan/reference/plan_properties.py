@@ -266,7 +266,9 @@ def shuffled(strategy: Strategy, rng: random.Random) -> Strategy:
 
 
 def exchanged(strategy: Strategy, cluster: ClusterSpec, rng: random.Random) -> Strategy:
-    """Nodes that are declared alike in each other's places."""
+    """Nodes that are declared alike in each other's places. Trees name ranks, so with them all stay where they are."""
+    if any(message.synchroniser.route == "trees" for message in strategy.messages):
+        return strategy
     other: dict[str, str] = {}
     for positions in symmetry_classes(cluster):
         names = [cluster.nodes[position].name for position in positions]

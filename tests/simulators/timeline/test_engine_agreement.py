@@ -11,24 +11,31 @@ from hypothesis import strategies as st
 from autosync.errors import InputError
 from autosync.plan.expansion import expand
 from autosync.plan.lowering import lower
-from autosync.plan.tables import tables_of
+from autosync.plan.tables import Shape, tables_of
 from autosync.plan.types import Transfer
 from autosync.runtime.stock.buckets import why_not_stock
 from autosync.runtime.wire import flow_control as flow
 from autosync.runtime.wire import transfer_pieces as pieces
 from autosync.runtime.wire.flow_control import Flow
+from autosync.simulators.jit import called
 from autosync.simulators.shared.costs import Costs
 from autosync.simulators.shared.size_exchange import CONTENT_BYTES
-from autosync.simulators.timeline import messages as made
+from autosync.simulators.timeline import transfer_sizes as made
+from autosync.simulators.timeline.move_tables import MoveTables, move_tables_of
+from autosync.simulators.timeline.plan_messages import messages_of
 from autosync.simulators.timeline.scene import Scene
 from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.simulators.timeline.stock_ddp import is_stock
+from autosync.simulators.timeline.transfer_sizes import Messages, TransferSizes
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Strategy
+from autosync.strategy.shapes.trees import TreeShape
 from autosync.strategy.space import Space
 from tests.helpers.random_specs import random_cluster, random_model
+from tests.helpers.random_trees import shapes
+from tests.plan.reference.tree_cases import draw_over_trees
 
 
 def drawn(seed: int) -> tuple[Strategy, ModelSpec, ClusterSpec]:
@@ -46,7 +53,55 @@ def scene_of(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Scen
 @given(seed=st.integers(0, 2**32))
 def test_messages_are_the_engines(seed: int) -> None:
     """Every member of every transfer by rounds of ours takes and sends what the engine compiles."""
-    strategy, model, cluster = drawn(seed)
+    assert_messages_are_the_engines(*drawn(seed))
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 2**32))
+def test_messages_over_trees_are_the_engines(seed: int) -> None:
+    (case,) = draw_over_trees(random.Random(seed), 1)
+    assert_messages_are_the_engines(case.strategy, case.model, case.cluster, over_trees=True)
+
+
+@settings(deadline=None, max_examples=25)
+@given(shape=shapes(max_ranks=6), num_elements=st.integers(1, 3 * 2**20), is_short=st.booleans())
+def test_long_messages_over_trees_are_the_engines(shape: TreeShape, num_elements: int, is_short: bool) -> None:
+    """Shares of many pieces: each message's sender, receiver and size are the engine's, in its order."""
+    n = shape.num_ranks
+    tables = move_tables_of([Shape("all_reduce", shape, (tuple(range(n)),))])
+    sizes = TransferSizes(
+        shape=np.zeros(1, np.int64),
+        num_elements=np.array([num_elements]),
+        item_bytes=np.array([4]),
+        is_short=np.array([is_short]),
+        first_part=np.array([0, n]),
+    )
+    found = _made(tables, sizes)
+    for position in range(n):
+        expected = pieces.compile_pieces(
+            "all_reduce", shape, num_members=n, position=position, num_elements=num_elements, item_bytes=4
+        )
+        takes = slice(found.first_take[position], found.first_take[position + 1])
+        channels, ordinals = found.take_channel[takes], found.take_ordinal[takes]
+        assert [one.source for one in expected.receives] == found.channel_source[channels].tolist()
+        taken = found.message_bytes[found.first_message[channels] + ordinals]
+        np.testing.assert_allclose(taken, [4 * (one.stop - one.start) for one in expected.receives], atol=4)
+        assert (found.take_added_bytes[takes] > 0).tolist() == [one.adds for one in expected.receives]
+        assert found.breadth[position] == max(1, expected.breadth)
+        row = found.first_take[position] + position
+        for step, sends in enumerate(expected.sends):
+            posted = found.post_channel[found.first_post[row + step] : found.first_post[row + step + 1]]
+            assert found.channel_destination[posted].tolist() == [send.destination for send in sends]
+
+
+@called
+def _made(tables: MoveTables, sizes: TransferSizes) -> Messages:
+    return messages_of(tables, sizes)
+
+
+def assert_messages_are_the_engines(
+    strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, *, over_trees: bool = False
+) -> None:
     plan, scene = lower(strategy, model, cluster), scene_of(strategy, model, cluster)
     most_urgent = min((one.priority for one in plan.operations if isinstance(one, Transfer)), default=0)
     place = 0
@@ -56,6 +111,8 @@ def test_messages_are_the_engines(seed: int) -> None:
                 part = scene.parts[place]
                 place += 1
                 if not isinstance(operation, Transfer) or len(group) == 1 or operation.within:
+                    continue
+                if over_trees and not isinstance(operation.algorithm, TreeShape):
                     continue
                 # The sizes of contents are told in a transfer of their own.
                 if operation.algorithm == "native" or operation.item_bytes == CONTENT_BYTES:
@@ -71,7 +128,9 @@ def test_messages_are_the_engines(seed: int) -> None:
                     piece_bytes=length,
                 )
                 assert part["num_takes"] == len(expected.receives)
-                assert not part["waits_its_turn"]
+                # A server that has no part in any tree has no messages to ask for.
+                has_messages = bool(expected.receives) or any(expected.sends)
+                assert not has_messages or not part["waits_its_turn"]
                 # Gathers send contributions as long as planned, and here a buffer of that length is cut.
                 if expected.receives and not operation.collective.endswith("_v"):
                     longest_bytes = expected.longest * operation.item_bytes

@@ -31,10 +31,12 @@ def _refusal(preset: str, model: ModelSpec, cluster: ClusterSpec) -> str:
     sizes = {len(group) for group in cluster.worker_groups()}
     if preset in ("byteps", "bytescheduler", "p3") and cluster.backend == "nccl":
         return "nccl runs transfers in one static order"
-    if preset == "hierarchical" and len(cluster.worker_groups()) == 1:
-        return "has one node"
-    if preset == "hierarchical" and sizes == {1}:
-        return "has one rank on every node"
+    if preset == "hierarchical":
+        of_ranks = "has one rank on every node" if sizes == {1} else ""
+        return "has one node" if len(cluster.worker_groups()) == 1 else of_ranks
+    if preset == "rack_levels":
+        no_tags = "native only: it has no tags" if cluster.backend == "nccl" else ""
+        return no_tags if cluster.racks else "levels need workers in several racks"
     if preset in ("partitioned_all_reduce", "random_axis_partitioned_all_reduce"):
         # Cut by its smallest divisor, a table of a large prime of rows has as many parts.
         primes = (v.name for v in model.variables if v.shape and smallest_divisor(v.shape[0]) > MAX_PARTS)

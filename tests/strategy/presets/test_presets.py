@@ -42,6 +42,7 @@ NAMES = (
     "ps_load_balanced",
     "ps_partitioned",
     "ps_uneven_partitioned",
+    "rack_levels",
     "random_axis_partitioned_all_reduce",
     "sharded",
     "sign",

@@ -19,6 +19,7 @@ from autosync.strategy.canonical import canonical, canonical_synchroniser, strat
 from autosync.strategy.codecs import Cast, Int8, Sign, TopK
 from autosync.strategy.parts import Partition
 from autosync.strategy.representation import Message, Overlap, Strategy
+from autosync.strategy.shapes.trees import TreeShare
 from autosync.strategy.space import Limits, Space
 from autosync.strategy.synchronisers.all_reduce import AllReduce
 from autosync.strategy.synchronisers.base import Synchroniser
@@ -33,6 +34,9 @@ from tests.helpers.random_specs import random_cluster, random_model
 MakeStrategy = Callable[..., Strategy]
 MakeCluster = Callable[..., ClusterSpec]
 OUTER = OuterOptimizer()
+
+PAIR = (TreeShare(up=(0, 0)), TreeShare(up=(1, 1), weight=2))
+LONG_PAIR = (TreeShare(up=(0, 0), down=(0, 0), weight=2), TreeShare(up=(1, 1), weight=4))
 
 # Number of the rule, ranks on each node, what is written, what it comes to.
 SYNCHRONISERS: list[tuple[int, tuple[int, ...], Synchroniser, Synchroniser]] = [
@@ -57,6 +61,11 @@ SYNCHRONISERS: list[tuple[int, tuple[int, ...], Synchroniser, Synchroniser]] = [
         AllReduce(topology="ring", hierarchical=True),
     ),
     (3, (1, 1), AllReduce(topology="tree"), AllReduce(topology="tree")),
+    (3, (1, 1), AllReduce(topology="levels"), AllReduce(topology="ring")),
+    (3, (1, 1, 1), AllReduce(topology="levels"), AllReduce(topology="levels")),
+    (3, (1, 1), AllReduce(topology="trees", trees=PAIR), AllReduce(topology="trees", trees=PAIR)),
+    (10, (1, 1), AllReduce(topology="trees", trees=LONG_PAIR), AllReduce(topology="trees", trees=PAIR)),
+    (2, (1,), AllReduce(topology="levels"), AllReduce()),
     (4, (1, 1, 1), AllReduce(hierarchical=True), AllReduce()),
     (4, (3,), AllReduce(topology="ring", hierarchical=True), AllReduce(topology="ring")),
     (4, (2, 1), AllReduce(hierarchical=True), AllReduce(hierarchical=True)),
@@ -69,7 +78,7 @@ SYNCHRONISERS: list[tuple[int, tuple[int, ...], Synchroniser, Synchroniser]] = [
 
 
 @pytest.mark.parametrize(("rule", "devices", "written", "wanted"), SYNCHRONISERS)
-def test_rules_1_to_4(
+def test_rules_on_synchronisers(
     rule: int, devices: tuple[int, ...], written: Synchroniser, wanted: Synchroniser, make_cluster: MakeCluster
 ) -> None:
     cluster = make_cluster(*devices)

@@ -16,6 +16,7 @@ from autosync.strategy import legality
 from autosync.strategy.codecs import Cast, Int8, PowerSGD, Sign, TopK
 from autosync.strategy.parts import Partition
 from autosync.strategy.representation import Message, Overlap, Strategy, all_parts
+from autosync.strategy.shapes.trees import TreeShare
 from autosync.strategy.synchronisers.all_reduce import AllReduce
 from autosync.strategy.synchronisers.parameter_server import ParameterServer
 from autosync.strategy.synchronisers.periodic import Periodic
@@ -226,6 +227,28 @@ BROKEN = {
     "rank too high": Case(
         messages=_on("fc.weight", codec=PowerSGD(rank=8)),
         problem="messages[0].codec: rank 8 for fc.weight of shape [16, 8] (rank below both sides)",
+    ),
+    "levels without tags": Case(
+        messages=_on("fc.bias", AllReduce(topology="levels")),
+        backend="nccl",
+        problem="messages[0].synchroniser.topology: levels on nccl (native only: it has no tags)",
+    ),
+    "levels under a codec that gathers": Case(
+        messages=_on("fc.bias", AllReduce(topology="levels"), codec=Sign()),
+        problem="messages[0].synchroniser.topology: levels with sign "
+        "(what cannot be summed is gathered: native or ring)",
+    ),
+    "levels and hierarchical": Case(
+        messages=_on("fc.bias", AllReduce(topology="levels", hierarchical=True)),
+        problem="messages[0].synchroniser.hierarchical: hierarchical with levels (levels and trees have nodes already)",
+    ),
+    "trees for others": Case(
+        messages=_on("fc.bias", AllReduce(topology="trees", trees=(TreeShare(up=(0, 0)),))),
+        problem="messages[0].synchroniser.trees: trees over 2 ranks (three has 3 workers, and trees name each of them)",
+    ),
+    "a worker is absent": Case(
+        messages=_on("fc.bias", AllReduce(topology="trees", trees=(TreeShare(up=(0, 0, -1)),))),
+        problem="messages[0].synchroniser.trees: rank 2 is absent in a tree (only servers may be absent)",
     ),
     "topology without tags": Case(
         messages=_on("fc.bias", AllReduce(topology="ring")),

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from autosync.strategy.codecs import Cast, Int8, PowerSGD, TopK
 from autosync.strategy.parts import Partition, PartName, parts_of
 from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.shapes.trees import TreeShare
+from autosync.strategy.synchronisers.all_reduce import AllReduce
 from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
 from autosync.strategy.synchronisers.parameter_server import ParameterServer
 from autosync.strategy.synchronisers.periodic import Periodic
@@ -25,6 +27,8 @@ INVALID: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (ParameterServer, {"server": "a", "staleness": -1}, "staleness -1 looks ahead (0 or more steps)"),
     (ParameterServer, {"server": "a", "staleness": 1, "update": "worker"}, "a stale server must hold the parameters"),
     (Periodic, {"every": 0}, "every 0 steps is never (1 or more)"),
+    (AllReduce, {"topology": "trees"}, "a shape without shares carries nothing (at least one share)"),
+    (AllReduce, {"trees": (TreeShare(up=(0, 0)),)}, "trees with topology native (only topology trees has trees)"),
     (Int8, {"block": 0}, "a block of 0 numbers holds none (1 or more)"),
     (TopK, {"ratio": 0.0}, "a ratio of 0.0 sends nothing or more than all (0 < ratio <= 1)"),
     (TopK, {"ratio": 1.5}, "a ratio of 1.5 sends nothing or more than all (0 < ratio <= 1)"),

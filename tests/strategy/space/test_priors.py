@@ -18,6 +18,7 @@ from autosync.strategy.space.limits import ALL_CODECS
 from autosync.strategy.space.merging import Merging
 from autosync.strategy.space.mutation import CHANGE_WEIGHTS
 from autosync.strategy.space.scheduling import use_order
+from autosync.strategy.synchronisers.base import TOPOLOGIES
 
 NUM_DRAWS = 600
 
@@ -95,9 +96,9 @@ def test_every_value_of_every_aspect_occurs(space: Space, drawn: list[Strategy])
         *(("slice", size) for size in (None, *limits.slice_bytes)),
         *(("lane", lane) for lane in range(limits.max_lanes)),
         *(("several priorities", value) for value in (False, True)),
-        *(("all_reduce", "topology", value) for value in limits.topologies),
+        *(("all_reduce", "topology", value) for value in TOPOLOGIES),
         *(("all_reduce", "hierarchical", value) for value in (False, True)),
-        *(("periodic", "topology", value) for value in limits.topologies),
+        *(("periodic", "topology", value) for value in TOPOLOGIES),
         *(("periodic", "every", value) for value in limits.periods),
         *(("sharded", "topology", value) for value in ("native", "ring", "halving_doubling")),
         *(("sparse_gather", "topology", value) for value in ("native", "ring")),

@@ -1,0 +1,56 @@
+"""Random strategies over trees: of models and clusters of any kind, some messages by `levels`, some by any trees."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+from autosync.specs.cluster import ClusterSpec
+from autosync.strategy.codecs import Cast, PowerSGD
+from autosync.strategy.representation import Message
+from autosync.strategy.space import Space
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.base import Synchroniser
+from tests.helpers.random_specs import random_cluster, random_model
+from tests.helpers.random_trees import random_shape
+from tests.plan.reference.plan_properties import WIDE, Case
+
+
+def draw_over_trees(rng: random.Random, count: int) -> Iterator[Case]:
+    """So many strategies with at least one message over trees."""
+    drawn = 0
+    while drawn < count:
+        model, cluster = random_model(rng), random_cluster(rng, backends=("gloo",))
+        if cluster.num_workers < 2:
+            continue
+        limits = replace(WIDE, allow=rng.choice(((), (), ("lossy",))))
+        strategy = Space(model=model, cluster=cluster, limits=limits).sample(rng)
+        messages = [_over_trees(rng, message, cluster) for message in strategy.messages]
+        if tuple(messages) != strategy.messages:
+            yield Case(
+                model=model,
+                cluster=cluster,
+                strategy=replace(strategy, messages=tuple(messages)),
+                seed=rng.randrange(2**32),
+            )
+            drawn += 1
+
+
+def _over_trees(rng: random.Random, message: Message, cluster: ClusterSpec) -> Message:
+    """The same message over trees, if it is one that every rank gets the sum of, or else as it was."""
+    is_dense = not message.synchroniser.travels_alone and not message.synchroniser.is_stale
+    if not is_dense or not (message.codec is None or isinstance(message.codec, Cast | PowerSGD)):
+        return message
+    if isinstance(message.codec, PowerSGD) and not isinstance(message.synchroniser, AllReduce):
+        return message
+    return replace(message, synchroniser=_trees(rng, cluster, is_encoded=message.codec is not None))
+
+
+def _trees(rng: random.Random, cluster: ClusterSpec, *, is_encoded: bool) -> Synchroniser:
+    """Levels, any trees over workers, or any trees over workers and servers."""
+    num_servers = 0 if is_encoded else rng.randint(0, len(cluster.ranks) - cluster.num_workers)
+    if rng.random() < 0.5:
+        return AllReduce(topology="levels")
+    shape = random_shape(rng, cluster.num_workers + num_servers, num_servers=num_servers, max_shares=4)
+    return AllReduce(topology="trees", trees=shape.shares)

@@ -1,0 +1,69 @@
+"""The space has levels and fitted trees where the cluster has racks, and there alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster_file import load_cluster
+from autosync.specs.model import ModelSpec
+from autosync.specs.model_file import load_model
+from autosync.strategy.representation import Strategy
+from autosync.strategy.shapes.fitting import fitted_shares
+from autosync.strategy.space import Limits, Space
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+
+RACKS = "4-hosts-2-racks"
+
+
+@pytest.fixture(scope="module")
+def model() -> ModelSpec:
+    return load_model("squeezenet")
+
+
+def shapes_of(strategies: Iterator[Strategy]) -> set[str]:
+    return {message.synchroniser.route or "" for strategy in strategies for message in strategy.messages}
+
+
+def variants_of(cluster: ClusterSpec, limits: Limits) -> set[str]:
+    return {str(one.route) for one in AllReduce.variants(cluster, limits)}
+
+
+def test_samples_and_mutants_have_levels_and_trees(model: ModelSpec) -> None:
+    space, rng = Space(model=model, cluster=load_cluster(RACKS)), random.Random(1)
+    drawn = [space.sample(rng) for _ in range(60)]
+    assert {"levels", "trees"} < shapes_of(iter(drawn))
+    mutant = Strategy(messages=drawn[0].messages, partitions=drawn[0].partitions)
+    seen: set[str] = set()
+    for _ in range(300):
+        mutant = space.mutate(mutant, rng)
+        assert space.problems(mutant) == []
+        seen |= shapes_of(iter([mutant]))
+    assert {"levels", "trees", "native", "ring"} < seen
+
+
+def test_drawn_trees_are_those_of_the_clusters_rates(model: ModelSpec) -> None:
+    cluster = load_cluster(RACKS)
+    space, rng = Space(model=model, cluster=cluster), random.Random(1)
+    drawn = [message.synchroniser for _ in range(60) for message in space.sample(rng).messages]
+    trees = {one.trees for one in drawn if isinstance(one, AllReduce) and one.trees}
+    assert trees == {fitted_shares(cluster)}
+
+
+def test_clusters_without_racks_and_nccl_have_none(model: ModelSpec) -> None:
+    assert not {"levels", "trees"} & variants_of(load_cluster("4-hosts"), Limits())
+    assert {"levels", "trees"} < variants_of(load_cluster(RACKS), Limits())
+
+
+@pytest.mark.parametrize("left_out", ["levels", "trees"])
+def test_limits_may_leave_them_out(left_out: str) -> None:
+    cluster = load_cluster(RACKS)
+    topologies = tuple(one for one in Limits().topologies if one != left_out)
+    limits = Limits(topologies=topologies)
+    assert variants_of(cluster, limits) == set(topologies)
+    shape = next(one for one in AllReduce.variants(cluster, Limits()) if one.route == left_out)
+    (outside,) = shape.outside(limits)
+    assert outside == (("topology",), left_out, topologies)
