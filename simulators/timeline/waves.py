@@ -28,12 +28,12 @@ class _Waves(NamedTuple):
     """The pieces of a group's moves, numbered from its template's first.
 
     `pieces` has the number of pieces of each move, and `ordinal` the position of piece p of move m in its channel, at
-    m * `most` + p. There are `count` waves.
+    m * `most` + p.
     """
 
     first_move: int
     most: int
-    count: int
+    num_waves: int
     pieces: Integers
     ordinal: Integers
 
@@ -89,7 +89,7 @@ def _take(  # noqa: PLR0917 - numba has no keywords
     """Fill in a member's takes, and in `taken` the take of each piece; return their number."""
     tables, first, place = group.tables, found.first_take[part], 0
     item_bytes = group.sizes.item_bytes[group.number]
-    for wave in range(waves.count):
+    for wave in range(waves.num_waves):
         for position, move in enumerate(arriving):
             piece, number = wave - tables.move_round[move], move - waves.first_move
             if not 0 <= piece < waves.pieces[number]:
@@ -109,7 +109,7 @@ def _take(  # noqa: PLR0917 - numba has no keywords
 def _breadth(tables: MoveTables, waves: _Waves, arriving: Integers) -> int:
     """Return the most members that pieces of one wave come from; 1 if nothing comes."""
     broadest, seen = 1, np.full(len(tables.move_channel), -1, np.int64)
-    for wave in range(waves.count):
+    for wave in range(waves.num_waves):
         width = 0
         for move in arriving:
             channel = tables.move_channel[move]
@@ -137,7 +137,7 @@ def _post(  # noqa: PLR0917 - numba has no keywords
         total += waves.pieces[move - waves.first_move]
     after, of = np.empty(total, np.int64), np.empty(total, np.int64)
     latest = np.zeros(tables.first_channel[group.template + 1] - tables.first_channel[group.template], np.int64)
-    for wave in range(waves.count):
+    for wave in range(waves.num_waves):
         for move in leaving:
             piece, to = wave - tables.move_round[move], tables.move_channel[move]
             if 0 <= piece < waves.pieces[move - waves.first_move]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
+from autosync.strategy.backends import BACKENDS
 from autosync.strategy.presets.buckets import DEFAULT_CAP_BYTES, ready_buckets
 from autosync.strategy.presets.common import travels_as_rows
 from autosync.strategy.presets.options import flag_option, size_option
@@ -30,6 +31,9 @@ def rack_levels(
     racks = worker_racks(cluster)
     if not cluster.racks or len(racks) < 2:
         raise DoesNotApplyError(f"{cluster.name} has workers in one rack", rule="levels need workers in several racks")
+    if not BACKENDS[cluster.backend].own_rounds:
+        rule = f"levels go in rounds of tagged messages, which {cluster.backend} has not"
+        raise DoesNotApplyError(f"{cluster.name} is on {cluster.backend}", rule=rule)
     if flag_option("fitted", fitted):
         synchroniser = AllReduce(topology="trees", trees=fitted_shares(cluster))
     else:

@@ -52,7 +52,8 @@ class Bounds(Protocol):
 
 def plain_topologies(limits: Bounds) -> list[Topology]:
     """Return the topologies within the limits that are the same on every cluster."""
-    return [topology for topology in limits.topologies if topology not in ("levels", "trees")]
+    without_levels = [topology for topology in limits.topologies if topology != "levels"]
+    return [topology for topology in without_levels if topology != "trees"]
 
 
 def gather_topologies(limits: Bounds) -> list[GatherTopology]:

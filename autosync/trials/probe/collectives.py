@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 
 from autosync.plan.expansion import Move, chunk_bounds, expand
-from autosync.plan.types import Algorithm
+from autosync.plan.types import NamedAlgorithm
 from autosync.trials.probe.request import CollectiveSamples
 
-ALGORITHMS: tuple[Algorithm, ...] = ("native", "ring", "tree", "halving_doubling")
+ALGORITHMS: tuple[NamedAlgorithm, ...] = ("native", "ring", "tree", "halving_doubling")
 MAX_REPEATS = 9
 # Small all-reduces are too short to be timed precisely: several in a row are timed as one.
 _SMALL_BYTES, _SMALL_RUN = 65536, 8
@@ -32,7 +32,7 @@ class Workers:
         self._me = self._members.index(rank)
         self._timeout = dt.timedelta(seconds=timeout_seconds)
 
-    def measure(self, algorithm: Algorithm, num_bytes: int, point_seconds: float) -> CollectiveSamples:
+    def measure(self, algorithm: NamedAlgorithm, num_bytes: int, point_seconds: float) -> CollectiveSamples:
         """Time an all-reduce as often as fits in `point_seconds`; the first tells all ranks how often that is."""
         buffer = torch.zeros(max(1, num_bytes // 4))
         run = _SMALL_RUN if num_bytes <= _SMALL_BYTES else 1
@@ -54,7 +54,7 @@ class Workers:
         # The first three steps do not count.
         return tuple(_timed(step) for _ in range(count + 3))[3:]
 
-    def _once(self, algorithm: Algorithm, buffer: torch.Tensor, run: int) -> float:
+    def _once(self, algorithm: NamedAlgorithm, buffer: torch.Tensor, run: int) -> float:
         dist.barrier(self._group)
 
         def repeat() -> None:
@@ -63,7 +63,7 @@ class Workers:
 
         return _timed(repeat) / run
 
-    def _all_reduce(self, algorithm: Algorithm, buffer: torch.Tensor) -> None:
+    def _all_reduce(self, algorithm: NamedAlgorithm, buffer: torch.Tensor) -> None:
         if algorithm == "native":
             dist.all_reduce(buffer, group=self._group)
             return

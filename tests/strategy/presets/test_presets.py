@@ -70,6 +70,7 @@ REASONS = {
     "dgc": (*NOT_ENCODED, "keeps a state of its own", "clips its gradients"),
     **dict.fromkeys(("diloco", "local_sgd"), ("scales its loss",)),
     "hierarchical": ("one node", "one rank on every node"),
+    "rack_levels": ("has workers in one rack", "is on nccl"),
     "poseidon": ("no linear variable", "accumulates"),
     **dict.fromkeys(CUTTING, ("no elementwise optimizer",)),
     "ssp": ("no elementwise optimizer", "clips its gradients or scales its loss"),
@@ -81,6 +82,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("ddp", {"find_unused_parameters": True}),
     ("ddp_cap", {"cap_bytes": "1 kB"}),
     ("hierarchical", {"cap_bytes": 500}),
+    ("rack_levels", {"cap_bytes": 500}),
+    ("rack_levels", {"fitted": True}),
     ("sharded", {"cap_bytes": 500}),
     ("ps_load_balanced", {"local_proxy": True}),
     ("ps_partitioned", {"parts": "smallest_divisor", "local_proxy": True}),
@@ -160,8 +163,9 @@ def test_each_preset_both_applies_and_is_refused_where_it_can_be() -> None:
                 refused[name] += 1
     assert set(built) == set(NAMES)
     assert set(refused) == set(REASONS)
-    # DGC wants plain SGD and matrices that are not clipped: few of these models.
-    assert all(built[name] > (5 if name == "dgc" else 20) for name in NAMES), built
+    # DGC wants plain SGD and matrices that are not clipped: few of these models. Few of these clusters have racks.
+    few = ("dgc", "rack_levels")
+    assert all(built[name] > (5 if name in few else 20) for name in NAMES), built
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -180,7 +184,7 @@ def test_an_embedding_is_dense_where_the_optimizer_takes_no_rows(
         try:
             strategy = build_preset(name, model(*variables, **fields), cluster([2, 2]))
         except DoesNotApplyError:
-            assert name in LOSSY + STALE, "exact presets need nothing of these"
+            assert name in (*LOSSY, *STALE, "rack_levels"), "exact presets need nothing of these"
             continue
         for message in strategy.messages:
             assert message.synchroniser.kind != "sparse_gather"

@@ -57,7 +57,7 @@ def test_it_needs_several_racks(model: ModelSpec, name: str) -> None:
 
 
 def test_it_needs_tags(model: ModelSpec, cluster: ClusterSpec) -> None:
-    with pytest.raises(DoesNotApplyError, match="levels on nccl"):
+    with pytest.raises(DoesNotApplyError, match="tagged messages, which nccl has not"):
         build_preset("rack_levels", model, replace(cluster, backend="nccl"))
 
 
