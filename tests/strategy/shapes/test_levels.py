@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from autosync.plan.traffic import Traffic, transfer_traffic
-from autosync.plan.types import Transfer
+from autosync.plan.types import Algorithm, Transfer
 from autosync.specs.cluster import ClusterSpec, Node, Rack
 from autosync.strategy.shapes.levels import MAX_UNITS, levels, num_level_shares, worker_racks
 
@@ -26,11 +28,11 @@ def cluster_of(racks: Sequence[Sequence[int]], *, loose: int = 0) -> ClusterSpec
     return ClusterSpec(name="test", nodes=tuple(nodes), racks=uplinks)
 
 
-def traffic_of(cluster: ClusterSpec) -> Traffic:
-    """What passes each link, as a multiple of the data."""
+def traffic_of(cluster: ClusterSpec, algorithm: Algorithm | None = None) -> Traffic:
+    """The bytes on each link of an all-reduce by levels, or by another algorithm."""
     transfer = Transfer(
         collective="all_reduce",
-        algorithm=levels(cluster),
+        algorithm=algorithm or levels(cluster),
         groups=(tuple(range(cluster.num_workers)),),
         regions=(),
         num_elements=ELEMENTS,
@@ -71,6 +73,19 @@ def test_racks_of_three_and_two_written_out() -> None:
         ((1, 4, 1, 4, 4), (), 1),
         ((2, 2, 4, 4, 4), (), 2),
     ]
+
+
+def test_the_page_says_how_often_data_passes_an_uplink() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "shapes.md").read_text("utf-8")
+    told = dict(re.findall(r"^\| `(\w+)` \| ([0-9.]+) \|$", page, re.MULTILINE))
+    cluster = cluster_of([[1, 1, 1], [1, 1]])
+    names: tuple[Algorithm, ...] = ("ring", "tree", "halving_doubling")
+    assert told.keys() == {"levels", *names}
+    for algorithm in (levels(cluster), *names):
+        found = traffic_of(cluster, algorithm)
+        often = float(told[str(algorithm)])
+        np.testing.assert_allclose(found.rack_out, often * ELEMENTS, rtol=1e-6)
+        np.testing.assert_allclose(found.rack_in, often * ELEMENTS, rtol=1e-6)
 
 
 def test_ranks_of_a_node_meet_there_and_speak_for_it_in_turn() -> None:
