@@ -94,18 +94,18 @@ class Observation:
         """A forward pass that wants gradients begins."""
         self.uses.lift()
         self._close_microstep()
-        self._batch_size = max(next((len(one) for one in _find_tensors(inputs) if one.dim()), 1), 1)
+        self._batch_size = max(next((len(one) for one in _tensors_in(inputs) if one.dim()), 1), 1)
         self._recorder.forward_begins()
         self._is_open = True
 
     def forward_ends(self, output: Any) -> None:
         """It has ended."""
-        outputs = [one for one in _find_tensors(output) if one.requires_grad]
+        outputs = [one for one in _tensors_in(output) if one.requires_grad]
         self._recorder.forward_ends(outputs)
         if not self._microsteps and self._sees_uses:
             look = self.uses.looking_before_backward()
             for one in outputs:
-                one.register_hook(look)
+                one.register_hook(look)  # type: ignore[no-untyped-call]
 
     def update_begins(self, optimizer: torch.optim.Optimizer, given: Sequence[Any]) -> None:
         """An optimizer's step begins; `given` are its arguments."""
@@ -200,3 +200,9 @@ class Observation:
 def _clock_of(parameters: Sequence[torch.nn.Parameter]) -> Clock:
     device = parameters[0].device
     return CudaClock(device) if device.type == "cuda" else HostClock()
+
+
+def _tensors_in(value: Any) -> Sequence[torch.Tensor]:
+    """Return the tensors in a value, as DDP finds them in outputs."""
+    found: Sequence[torch.Tensor] = list(_find_tensors(value))  # type: ignore[no-untyped-call]
+    return found

@@ -123,12 +123,17 @@ class ScriptRank:
                 self._loop.answer(run.request, self._result(door, run))
             except OperationError as error:
                 self._loop.fail(run.request, error)
-        while self._run is None and not self._is_over:
+        while self._is_idle:
             request = self._loop.next_request()
             try:
                 self._handle(door, request)
             except AutosyncError as error:
                 self._loop.fail(request, RefusedError(str(error)))
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether the next request comes before the script's next step."""
+        return self._run is None and not self._is_over
 
     def _handle(self, door: SwitchingDoor, request: Request) -> None:
         match request["request"]:

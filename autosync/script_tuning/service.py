@@ -102,6 +102,10 @@ class ScriptTrials:
         """Refuse: only inexact strategies are compared so, and a script is tuned by exact ones."""
         raise OperationError(f"{first} and {second} cannot be compared by their parameters: the script has one model")
 
+    def timeline(self, name: str) -> str:
+        """Refuse: the script's own steps are measured, and nothing records the parts of them."""
+        raise OperationError(f"there is no timeline of {name}: the steps of a script that is tuned are not recorded")
+
     def release(self, name: str) -> None:
         """Forget a contestant."""
         self._fields.pop(name, None)
