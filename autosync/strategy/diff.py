@@ -202,9 +202,9 @@ _WORDINGS: Mapping[str, Callable[[Any], str]] = {"partition": _worded_cut, "slic
 
 @functools.cache
 def _defaults() -> Mapping[str, Any]:
-    """Return the defaults of all synchronisers' fields, by name."""
+    """Return the defaults of all synchronisers' fields, by name, as a file has them."""
     return {
-        field.name: field.default
+        field.name: to_plain(field.default)
         for kind in synchroniser_kinds().values()
         for field in dataclasses.fields(kind)
         if field.name != "kind" and field.default is not dataclasses.MISSING
