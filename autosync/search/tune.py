@@ -30,14 +30,14 @@ from pathlib import Path
 
 from autosync.datasets.files import check_writable
 from autosync.datasets.studies import STUDIES_FOLDER
-from autosync.search.guarantee import prove
+from autosync.search.guarantee import Verdict, prove
 from autosync.search.measurement_effort import Effort
 from autosync.search.operands import ClusterOperand, LauncherOperand, ModelOperand
 from autosync.search.planning import plan_tuning
 from autosync.search.progress import SILENT, ProgressListener
 from autosync.search.proposers.catalogue import open_proposer
 from autosync.search.proposers.interface import Ground, Proposer
-from autosync.search.running_study import running
+from autosync.search.running_study import RunningStudy, running
 from autosync.search.search_loop import SearchLoop
 from autosync.search.target import Target
 from autosync.search.timelines import record_timelines
@@ -97,12 +97,15 @@ def tune(
     with running(plan, progress) as run:
         search = SearchLoop(run, open_proposer(settings.proposer, ground), settings, progress)
         search.run()
-        finalists = search.finalists(ground.simulator)
-        baselines = search.baselines(ground) if finalists else ()
-        best_seconds, seed = search.status.best_seconds, settings.seed
-        verdict = prove(
-            run.trials, finalists, baselines=baselines, best_seconds=best_seconds, seed=seed, progress=progress
-        )
+        verdict = _proven(run, search, ground, seed=settings.seed, progress=progress)
         records = records_of(run, search)
         record_timelines(run.trials, verdict, plan.folder, progress)
     return hand_over(plan, run, search, verdict, records, output=output, began=began)
+
+
+def _proven(run: RunningStudy, search: SearchLoop, ground: Ground, *, seed: int, progress: ProgressListener) -> Verdict:
+    """Measure the fastest strategies again, in turn with stock DDP and the baselines, and return the verdict."""
+    finalists = search.finalists(ground.simulator)
+    baselines = search.baselines(ground) if finalists else ()
+    best_seconds = search.status.best_seconds
+    return prove(run.trials, finalists, baselines=baselines, best_seconds=best_seconds, seed=seed, progress=progress)

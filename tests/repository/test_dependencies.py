@@ -15,6 +15,8 @@ _DISTRIBUTIONS = {"sklearn": {"scikit-learn"}, "websocket": {"websocket-client"}
 
 _NOT_IMPORTED = {
     "build": "the test of the wheel runs it",
+    "mkdocs-material": "the theme that mkdocs.yml names",
+    "mkdocstrings": "a plugin that mkdocs.yml names",
     "mypy": "a command",
     "pandas-stubs": "types for mypy",
     "psycopg": "SQLAlchemy imports the driver that a storage's URL names",
