@@ -37,8 +37,12 @@ class SealedGradient(torch.Tensor):
     def __torch_function__(cls, function: Any, _: Any, arguments: Any = (), options: Any = None) -> Any:
         """Allow reads of properties, dropping, and what the task declares; refuse every other use of the gradient."""
         name = getattr(function, "__name__", "")
+        if _gives_itself(function):
+            return arguments[0]
         if name == "__get__" or name in _ASKS:
-            return _plainly(function, arguments, options)
+            found = _plainly(function, arguments, options)
+            if not isinstance(found, torch.Tensor):
+                return found
         given = [one for one in _flat(arguments) if isinstance(one, cls)]
         if name in _CHANGES_NOTHING or _only_lays_out(name, arguments, options):
             return arguments[0]
@@ -98,10 +102,12 @@ class SealedNorm(torch.Tensor):
     def __torch_function__(cls, function: Any, _: Any, arguments: Any = (), options: Any = None) -> Any:
         """Allow norms to be stacked, and to have a norm if they cover all gradients; refuse everything else."""
         name = getattr(function, "__name__", "")
-        if name == "__get__":
-            return _plainly(function, arguments, options)
-        if name == "to":
+        if name == "to" or _gives_itself(function):
             return arguments[0]
+        if name == "__get__":
+            found = _plainly(function, arguments, options)
+            if not isinstance(found, torch.Tensor):
+                return found
         given = [one for one in _flat(arguments) if isinstance(one, cls)]
         first = given[0].gradients[0]
         if name == "stack" and len(given) == len(arguments[0]):
@@ -247,6 +253,12 @@ class Seals:
         for name, parameter in self._parameters.items():
             if parameter.grad is self._all[name]:
                 parameter.grad = None
+
+
+def _gives_itself(function: Any) -> bool:
+    """Whether a function reads a property that is the same real tensor, without a graph or as its real part."""
+    owner = getattr(function, "__self__", None)
+    return function.__name__ == "__get__" and (owner is torch.Tensor.data or owner is torch.Tensor.real)
 
 
 def _only_lays_out(name: str, arguments: Any, options: Any) -> bool:

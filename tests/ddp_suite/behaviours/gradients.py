@@ -71,6 +71,21 @@ def _log_norm(run: Run, _: int) -> float:
     return sum(float(p.grad.norm()) ** 2 for p in run.parameters()) ** 0.5
 
 
+def _log_norm_of_data(run: Run, _: int) -> float:
+    return sum(float(p.grad.data.norm()) ** 2 for p in run.parameters()) ** 0.5
+
+
+def _read_transposed(run: Run, _: int) -> Any:
+    return [p.grad.T.clone() for p in run.parameters() if p.dim() == 2]
+
+
+def _clip_data(run: Run, _: int) -> float:
+    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(p.grad.data) for p in run.parameters()]))
+    for p in run.parameters():
+        p.grad.data.mul_(torch.clamp(CLIP / (norm + 1e-6), max=1.0))
+    return float(norm.data)
+
+
 def _divide(run: Run, _: int) -> None:
     for p in run.parameters():
         p.grad.div_(3)
@@ -128,6 +143,10 @@ for _name, _act, _more in (
     ("clips_values_declared", _value, DECLARED),
     ("reads_gradients", _read, {}),
     ("logs_the_norm", _log_norm, {}),
+    ("logs_the_norm_of_data", _log_norm_of_data, {}),
+    ("reads_gradients_transposed", _read_transposed, {}),
+    ("clips_data_declared", _clip_data, DECLARED),
+    ("clips_data_undeclared", _clip_data, {}),
     ("divides_gradients", _divide, {}),
     ("divides_gradients_all_at_once", _divide_all, {}),
     ("replaces_gradients", _replace, {}),
@@ -165,6 +184,7 @@ ZEROES: dict[str, Callable[[Run], Any]] = {
     "none_by_model": lambda run: run.called.zero_grad(),
     "zeros_by_model": lambda run: run.called.zero_grad(set_to_none=False),
     "by_hand": lambda run: [setattr(p, "grad", None) for p in run.parameters()],
+    "zeros_of_data": lambda run: [p.grad.data.zero_() for p in run.parameters() if p.grad is not None],
     "zeros_by_hand": lambda run: [p.grad.zero_() for p in run.parameters() if p.grad is not None],
 }
 for _name, _zero in ZEROES.items():
