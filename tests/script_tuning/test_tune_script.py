@@ -17,10 +17,13 @@ import torch
 from autosync.strategy.bundle import load_bundle
 
 SCRIPT = Path(__file__).parent / "scripts" / "long.py"
-LIMIT_SECONDS = 240.0
+LIMIT_SECONDS = 280.0
 NUM_STEPS = 700
 # A proposer and a simulator that need no time to think: the trials of a test are steps of a short training.
 QUICKLY = ("--proposer", "random", "--simulator", "analytical", "--trials", "4", "--study", "s", "-o", "best.yaml")
+
+# Two trainings of hundreds of steps, on a machine that may be busy.
+pytestmark = pytest.mark.timeout(600)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
