@@ -132,7 +132,7 @@ def test_a_script_is_stopped_when_the_bundle_is_written(tmp_path: Path) -> None:
     # It was ended, and not left to its own end.
     assert not (tmp_path / "out-0.pt").exists()
     assert "trained" not in (tmp_path / "autosync-studies" / "s" / "ranks" / "rank-0.log").read_text()
-    resumed = _tune(tmp_path, "--resume", "s")
+    resumed = _tune(tmp_path, "--resume", "s", "--force")
     assert resumed.code == 2
     assert "s tuned a script, and cannot be resumed" in resumed.err
 
