@@ -17,7 +17,7 @@ class Terminal(io.StringIO):
 @pytest.fixture(autouse=True)
 def _of_thirty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((30, 24)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((30, 24)))
 
 
 def _report(stream: io.StringIO) -> str:
