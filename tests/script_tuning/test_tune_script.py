@@ -46,8 +46,12 @@ class Ended:
 
 
 def _tune(folder: Path, *arguments: str) -> Ended:
+    return _command(folder, "--cluster", "local-2", *QUICKLY, *arguments)
+
+
+def _command(folder: Path, *arguments: str) -> Ended:
     folder.mkdir(parents=True, exist_ok=True)
-    command = (sys.executable, "-P", "-m", "autosync.cli", "tune", "--cluster", "local-2", *QUICKLY, *arguments)
+    command = (sys.executable, "-P", "-m", "autosync.cli", "tune", *arguments)
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False, cwd=folder)
     return Ended(code=done.returncode, out=done.stdout, err=done.stderr, folder=folder)
 
@@ -132,7 +136,7 @@ def test_a_script_is_stopped_when_the_bundle_is_written(tmp_path: Path) -> None:
     # It was ended, and not left to its own end.
     assert not (tmp_path / "out-0.pt").exists()
     assert "trained" not in (tmp_path / "autosync-studies" / "s" / "ranks" / "rank-0.log").read_text()
-    resumed = _tune(tmp_path, "--resume", "s", "--force")
+    resumed = _command(tmp_path, "--resume", "s")
     assert resumed.code == 2
     assert "s tuned a script, and cannot be resumed" in resumed.err
 
