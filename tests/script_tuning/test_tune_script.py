@@ -18,7 +18,7 @@ from autosync.strategy.bundle import load_bundle
 
 SCRIPT = Path(__file__).parent / "scripts" / "long.py"
 LIMIT_SECONDS = 280.0
-NUM_STEPS = 700
+NUM_STEPS = 2000
 # A proposer and a simulator that need no time to think: the trials of a test are steps of a short training.
 QUICKLY = ("--proposer", "random", "--simulator", "analytical", "--trials", "4", "--study", "s", "-o", "best.yaml")
 
@@ -81,14 +81,15 @@ def _trained(folder: Path, *words: str) -> Ended:
     return Ended(code=0, out="", err="", folder=folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
         ("adam",),
-        pytest.param((), marks=pytest.mark.slow),
-        pytest.param(("clips",), marks=pytest.mark.slow),
-        pytest.param(("adam", "logs"), marks=pytest.mark.slow),
-        pytest.param(("closure",), marks=pytest.mark.slow),
+        (),
+        ("clips",),
+        ("adam", "logs"),
+        ("closure",),
     ],
 )
 def test_a_script_that_goes_on_has_the_weights_of_stock_ddp(tmp_path: Path, words: tuple[str, ...]) -> None:
