@@ -8,7 +8,6 @@ from typing import ClassVar, Literal
 
 from autosync.documents import STRICT
 from autosync.specs.cluster import ClusterSpec
-from autosync.strategy.shapes.fitting import fitted_shares
 from autosync.strategy.shapes.levels import num_level_shares
 from autosync.strategy.shapes.trees import MAX_SHARES, TreeShare, check_shares, simplified
 from autosync.strategy.synchronisers.base import TOPOLOGIES, Bounds, Outside, Route, Synchroniser, plain_topologies
@@ -86,6 +85,9 @@ class AllReduce(Synchroniser):
             if "levels" in limits.topologies:
                 yield cls(topology="levels")
             if "trees" in limits.topologies:
+                # It loads numpy, which readers of strategies do not need.
+                from autosync.strategy.shapes.fitting import fitted_shares
+
                 yield cls(topology="trees", trees=fitted_shares(cluster))
 
     def outside(self, limits: Bounds) -> Iterator[Outside]:
