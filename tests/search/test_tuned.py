@@ -68,7 +68,10 @@ def test_a_proposer_and_a_simulator_may_be_objects(tune_fake: TuneFake, model: M
     listed = [candidate(f"preset:{name}", build_preset(name, model, cluster), model, cluster) for name in presets]
     simulator = TimelineSimulator(model, cluster)
     tuned, _ = tune_fake({}, num_trials=9, proposer=Listed(listed), simulator=simulator)
-    assert {record.origin for record in tuned.records} == {"baseline", *(f"preset:{name}" for name in presets)}
+    assert {record.origin for record in tuned.records} == {
+        "baseline:torch_ddp",
+        *(f"preset:{name}" for name in presets),
+    }
     assert tuned.summary["ended"] is not None
     built, _ = tune_fake({}, study="built", num_trials=9, proposer=lambda _: Listed(listed), simulator=simulator)
     assert len(built.records) == len(tuned.records)

@@ -279,7 +279,7 @@ def test_a_comparison_is_a_table() -> None:
     found = _compared(service, "a", "<b>")
     frame = found.to_frame()
     assert list(frame["contestant"]) == ["a", "<b>"]
-    assert frame["step_ms"].round(3).tolist() == [201.0, 100.5]
+    assert frame["step_ms"].round(3).tolist() == [200.0, 100.0]
     assert np.isnan(frame["speedup"][0])
     assert frame["speedup"][1] == found.ratios[0].speedup.value
     shown = found._repr_html_()
