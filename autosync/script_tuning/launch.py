@@ -33,7 +33,7 @@ POLL_SECONDS = 0.05
 
 
 class ScriptRanks:
-    """The ranks of a running script. The end of its `with` block ends those that still run."""
+    """The ranks of a running script. The end of its `with` block ends the ranks that still run."""
 
     def __init__(self, cluster: ClusterSpec, script: TrainingScript, *, name: str, folder: Path) -> None:
         """`name` is the script's; what ranks write goes to logs in `folder`."""

@@ -39,7 +39,7 @@ class ScriptTrials:
     """
 
     def __init__(self, ranks: ScriptRanks, *, observed: Sequence[Answer]) -> None:
-        """`observed` are the workers' answers about the observed steps, by which those that do not count are told."""
+        """`observed` are the workers' answers about the observed steps: they show which steps count."""
         self._ranks = ranks
         self._filter = StepFilter()
         self._filter.count(observed)

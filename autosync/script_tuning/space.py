@@ -1,8 +1,8 @@
 """The strategies that may be tried on a running script: those under which every rank has all state of the optimizer.
 
-Scripts call `optimizer.state_dict()` on one rank, so strategies with updates in shards or at servers are left out. So
-are those that need nodes which only serve: no server runs beside a script that is tuned. Where the script needs whole
-gradients after the backward pass, only its own optimizer may update.
+Scripts call `optimizer.state_dict()` on one rank, so strategies with updates in shards or at servers are left out.
+Strategies that need server nodes are left out too, because no server runs beside a script that is tuned. If the script
+needs whole gradients after the backward pass, only its own optimizer may update.
 """
 
 from __future__ import annotations
