@@ -21,6 +21,7 @@ from autosync.cli.verdict import describe
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autosync.script_tuning.tune_script import Then
     from autosync.search.candidates import Candidate
     from autosync.search.tuning_plan import TuningPlan
     from autosync.specs.consent import FileAction
@@ -56,6 +57,7 @@ Examples:
   autosync tune model.py --cluster cluster.yaml -o best.yaml
   autosync tune --cluster cluster.yaml -o best.yaml -- train.py --epochs 3
   autosync tune --cluster cluster.yaml --keep-training -- train.py --epochs 3
+  autosync tune --cluster cluster.yaml --retune -- train.py --epochs 3
   autosync tune examples/transformer.py --cluster local-2 --trials 8 --budget 2min
   autosync tune resnet50 --cluster 4-hosts --budget 10min
   autosync tune --resume resnet50-4-hosts-20260131-120000 --trials 100
@@ -74,6 +76,7 @@ Examples:
     default=False,
     help="When TRAIN.py is tuned, go on by the winner to its end, or end it there.  [default: stop]",
 )
+@click.option("--retune", is_flag=True, help="Keep training, and tune again when steps have become slower for good.")
 @click.option(
     "--trials",
     "num_trials",
@@ -139,6 +142,7 @@ def tune(
     *,
     cluster: str | None,
     keep_training: bool,
+    retune: bool,
     budget: float | None,
     effort: str | None,
     trial_timeout: float,
@@ -167,8 +171,8 @@ def tune(
     if script := script_of_command(click.get_current_context()):
         named = check_script_options(model, cluster, _is_given)
         settings = {**{key: how[key] for key in OF_SCRIPTS}, "budget_seconds": budget}
-        shown = {"keep_training": keep_training, "as_json": as_json}
-        tune_script(script, cluster=named, settings=settings, study=study, output=output, **shown)
+        then = _then(keep_training=keep_training, retune=retune)
+        tune_script(script, cluster=named, settings=settings, study=study, output=output, then=then, as_json=as_json)
         return
     _check_sources(model, cluster, resume=resume, replay=replay)
     of: dict[str, Any] = {
@@ -215,6 +219,8 @@ def _check_sources(model: str | None, cluster: str | None, *, resume: str | None
     """Raise unless the options fit together. A new study needs MODEL and --cluster; a resumed study has its own."""
     if _is_given("--keep-training"):
         raise click.UsageError("--keep-training and --stop are for a script after --")
+    if _is_given("--retune"):
+        raise click.UsageError("--retune is for a script after --")
     if resume is not None and replay is not None:
         raise click.UsageError("a study is resumed (--resume) or another is replayed (--replay), not both")
     if resume is not None and (model is not None or cluster is not None):
@@ -225,6 +231,15 @@ def _check_sources(model: str | None, cluster: str | None, *, resume: str | None
         )
     if resume is None and replay is None and (model is None or cluster is None):
         raise click.UsageError("Missing argument 'MODEL'." if model is None else "Missing option '--cluster'.")
+
+
+def _then(*, keep_training: bool, retune: bool) -> Then:
+    """Return what a script does after its proof."""
+    if not retune:
+        return "keep_training" if keep_training else "stop"
+    if _is_given("--keep-training") and not keep_training:
+        raise click.UsageError("--stop ends the script, and --retune goes on with it: leave out one")
+    return "retune"
 
 
 def _is_given(option: str) -> bool:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from autosync.script_tuning.tune_script import ScriptTuning
+    from autosync.script_tuning.drift import Drift
+    from autosync.script_tuning.tune_script import Then
+    from autosync.script_tuning.tuner import ScriptTuning
 
 OF_TASKS = (
     "--allow",
@@ -52,7 +54,7 @@ def tune_script(
     settings: Mapping[str, Any],
     study: str | None,
     output: Path | None,
-    keep_training: bool,
+    then: Then,
     as_json: bool,
 ) -> None:
     """Tune the script, print the verdict, and end with the script's exit code."""
@@ -63,46 +65,50 @@ def tune_script(
 
     spec = load_cluster(cluster, is_run=True)
     with Reporter() as progress:
-
-        def told(result: ScriptTuning) -> None:
-            _print(result, output, as_json=as_json)
-
         result = run_tuning(
             command,
             spec,
             settings={**settings, "cluster": cluster},
-            keep_training=keep_training,
+            then=then,
             environment={key: os.environ[key] for key in ("OMP_NUM_THREADS",) if key in os.environ},
             study=study,
             output=output,
-            show=_show_apart if as_json else _show,
-            told=told,
+            listener=_Shown(output, progress, as_json=as_json),
             progress=progress,
         )
     # Last, when the script has ended: the ranks may share this machine.
-    tuned = result.tuned
-    note(f"wrote {write_report(StudyFolder(tuned.folder), [*tuned.records, *tuned.baselines])}")
+    for tuned in (one.tuned for one in result.tunings):
+        note(f"wrote {write_report(StudyFolder(tuned.folder), [*tuned.records, *tuned.baselines])}")
     if result.code:
         # The script has printed its own messages, and the exit code is the script's.
         raise click.exceptions.Exit(result.code)
 
 
-def _print(result: ScriptTuning, output: Path | None, *, as_json: bool) -> None:
-    """Print the verdict and the cost, as soon as they are known."""
-    from autosync.search.shown_summary import shown
+class _Shown:
+    """Prints what is heard of a script's tuning, at once. With `as_json`, stdout gets the first summary alone."""
 
-    tuned = result.tuned
-    if as_json:
-        print_json(tuned.summary)
-    else:
-        print_text(f"{describe(shown(tuned.summary), tuned.folder, bundle=output)}\n\n{result.cost}")
+    def __init__(self, output: Path | None, progress: Reporter, *, as_json: bool) -> None:
+        self._output = output
+        self._progress = progress
+        self._as_json = as_json
+        self._is_first = True
 
+    def tuned(self, result: ScriptTuning) -> None:
+        from autosync.search.shown_summary import shown
 
-def _show(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+        tuned, is_first = result.tuned, self._is_first
+        self._is_first = False
+        if not self._as_json:
+            print_text(f"{describe(shown(tuned.summary), tuned.folder, bundle=self._output)}\n\n{result.cost}")
+        elif is_first:
+            print_json(tuned.summary)
+        else:
+            self._progress.note(f"tuned again: {tuned.folder}")
 
+    def drifted(self, drift: Drift) -> None:
+        self._progress.note(str(drift))
 
-def _show_apart(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    def wrote(self, line: str) -> None:
+        stream = sys.stderr if self._as_json else sys.stdout
+        stream.write(f"{line}\n")
+        stream.flush()

@@ -8,7 +8,10 @@
 - `service`: the trial service that a study measures strategies with, on the running script;
 - `space`: the strategies that a script's door allows;
 - `plan`: the study of a script;
+- `tuner`: the search and the proof on a running script;
 - `cost`: what tuning cost, and when it has paid;
+- `drift`: whether the steps of a training have become slower for good;
+- `kept_training`: a training that goes on after it was tuned, and is watched;
 - `tune_script`: all of it in one function.
 
 Everything else is as in other studies (`autosync.search`): proposers and simulators, the measurement of a trial, the

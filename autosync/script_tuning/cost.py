@@ -13,19 +13,21 @@ from autosync.search.guarantee import Verdict
 class TuningCost:
     """The cost of tuning a script.
 
-    `num_steps` steps of training were made in `wall_seconds`. Under stock DDP one takes `stock_seconds`, and under the
-    winner `winner_seconds`, as medians of the proof.
+    After `first_step` steps of the training, `num_steps` more were made in `wall_seconds`. Under stock DDP one takes
+    `stock_seconds`, and under the winner `winner_seconds`, as medians of the proof.
     """
 
+    first_step: int = 0
     num_steps: int
     wall_seconds: float
     stock_seconds: float
     winner_seconds: float
 
     @classmethod
-    def of(cls, verdict: Verdict, *, num_steps: int, wall_seconds: float) -> TuningCost:
+    def of(cls, verdict: Verdict, *, first_step: int, num_steps: int, wall_seconds: float) -> TuningCost:
         """Return the cost of tuning that ended with a verdict."""
         return cls(
+            first_step=first_step,
             num_steps=num_steps,
             wall_seconds=wall_seconds,
             stock_seconds=verdict.default.measurement.median_seconds,
@@ -39,11 +41,15 @@ class TuningCost:
 
     @property
     def break_even_step(self) -> int | None:
-        """The step of the run from which on it is ahead of stock DDP; None if the winner is not faster."""
+        """The step of the training from which on tuning has paid; None if the winner is not faster."""
         gain = self.stock_seconds - self.winner_seconds
         if self.lost_seconds <= 0:
-            return self.num_steps
-        return None if gain <= 0 else self.num_steps + math.ceil(self.lost_seconds / gain)
+            return self._last_step
+        return None if gain <= 0 else self._last_step + math.ceil(self.lost_seconds / gain)
+
+    @property
+    def _last_step(self) -> int:
+        return self.first_step + self.num_steps
 
     def fields(self) -> dict[str, object]:
         """Return the fields of the cost in `summary.json`."""
@@ -61,6 +67,6 @@ class TuningCost:
             f"{units.format_time(round(abs(lost), 1))} {'more' if lost > 0 else 'less'} than under stock DDP"
         )
         step = self.break_even_step
-        if step is None or step == self.num_steps:
+        if step is None or step == self._last_step:
             return text
         return f"{text}; with the winner, the run is ahead of stock DDP from step {step} on"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,6 +32,7 @@ PATIENCE_SECONDS = 1800.0
 """The time that a run of steps may take. A script may evaluate within it; that of torch's own groups is the same."""
 PARTING_SECONDS = 15.0
 """The time that ranks have to end after they were asked to stop."""
+LEAVE_SECONDS = 1.0
 POLL_SECONDS = 0.05
 
 
@@ -114,13 +118,42 @@ class ScriptRanks:
         while None in self._codes() and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
 
-    def watch(self, show: Callable[[str], None]) -> int:
-        """Show what the script writes until it has ended by itself; return its exit code, or that of a failed rank."""
-        tail = LogTail(self._processes, show)
+    @contextlib.contextmanager
+    def shown(self, show: Callable[[str], None]) -> Iterator[None]:
+        """Show what the script writes, from its beginning on; at the end of the block, show the rest."""
+        tail, is_over = LogTail(self._processes, show), threading.Event()
+
+        def follow() -> None:
+            while not is_over.wait(POLL_SECONDS):
+                tail.poll()
+
+        follower = threading.Thread(target=follow, name="autosync-output", daemon=True)
+        follower.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            follower.join()
+            tail.finish()
+
+    def train(self, fields: Mapping[str, Any]) -> Sequence[Answer] | None:
+        """Have the script make further steps, however long they take; None if it has ended before or meanwhile."""
+        assert self._ranks is not None, "ranks are started before they are asked"
+        try:
+            answers = self._ranks.ask("train", fields, math.inf)[: self._cluster.num_workers]
+        except TrialFailed:
+            # A rank has ended. Its exit code tells how, and its messages are shown.
+            return None
+        return None if any(answer["has_ended"] for answer in answers) else answers
+
+    def wait(self) -> int:
+        """Wait until the script has ended by itself; return its exit code, or that of a failed rank."""
+        assert self._ranks is not None, "ranks are started before they are waited for"
+        with contextlib.suppress(TrialFailed):
+            # A rank that trains on its own waits for no further request.
+            self._ranks.ask("leave", {}, LEAVE_SECONDS)
         while None in (codes := self._codes()) and not any(codes):
-            tail.poll()
             time.sleep(POLL_SECONDS)
-        tail.finish()
         return next((code for code in codes if code), 0)
 
     def _codes(self) -> Sequence[int | None]:

@@ -49,6 +49,7 @@ class ScriptRank:
         self._name = ""
         self._model: ModelSpec | None = None
         self._cluster: ClusterSpec | None = None
+        self._is_kept = False
         self._is_over = False
         self._is_stopping = False
 
@@ -84,12 +85,12 @@ class ScriptRank:
                 self._tell_end(OperationError(f"{program.name} has ended with exit code {end.code}"))
                 raise
         except BaseException as error:
-            if self._is_over:
-                raise
             self._tell_end(error)
+            if self._is_kept:
+                raise
             return 1
         self._tell_end(OperationError(_ended_early(program.name, door)))
-        return 0 if self._is_over else 1
+        return 0 if self._is_kept else 1
 
     def _prepared(self, request: Request) -> MainProgram:
         """Take the environment in which `torchrun` would run the script, and read the script."""
@@ -103,9 +104,17 @@ class ScriptRank:
         return MainProgram(request["command"])
 
     def _tell_end(self, error: BaseException) -> None:
-        """Answer the open request, or the next one, with what ended the script, unless tuning was over before."""
-        if not self._is_over:
-            self._loop.fail(self._run.request if self._run is not None else self._loop.next_request(), error)
+        """Answer the open request, or the next one, with what ended the script.
+
+        A script that was only watched may end, with or without an error.
+        """
+        if self._is_over:
+            return
+        request = self._run.request if self._run is not None else self._loop.next_request()
+        if request["request"] == "train":
+            self._loop.answer(request, {"has_ended": True})
+        else:
+            self._loop.fail(request, error)
 
     # Where steps begin.
 
@@ -149,8 +158,11 @@ class ScriptRank:
             case "run":
                 self._change(door, request)
                 self._run = self._begun(door, request)
-            case "go_on":
+            case "train":
+                self._is_kept = True
                 self._change(door, request)
+                self._run = self._begun(door, request)
+            case "leave":
                 self._is_over = True
                 self._loop.answer(request, {})
             case "stop":
@@ -190,6 +202,7 @@ class ScriptRank:
         steps = door.meter.steps[run.num_before :]
         after = meters.read_meters(self._interface)
         answer: dict[str, Any] = {
+            "has_ended": False,
             "step_seconds": [one.seconds for one in steps],
             "gap_seconds": [one.gap_seconds for one in steps],
             "are_disturbed": [one.is_disturbed for one in steps],

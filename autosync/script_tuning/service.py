@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,13 @@ _STEPS_AT_ONCE = 2
 _MOST_MEANWHILE = 60
 """The steps that a script makes at most while this process works: a script whose steps are short has few to spare."""
 
+_STEPS_OF_CHANGE = 2
+_WATCHED_SECONDS = 1.0
+_LEAST_WATCHED = 8
+_MOST_WATCHED = 16
+"""A script that is only watched makes steps of about this time, and this many, from one request to the next: a rank
+waits for each request, and what has become slower is to be seen within some steps."""
+
 T = TypeVar("T")
 
 
@@ -45,6 +53,7 @@ class ScriptTrials:
         self._filter.count(observed)
         self._fields: dict[str, Mapping[str, Any]] = {}
         self._present: str | None = None
+        self._num_watched = _LEAST_WATCHED
         self.num_steps = len(observed[0]["step_seconds"])
         """The steps that the script has made, observed ones included."""
 
@@ -110,9 +119,25 @@ class ScriptTrials:
         """Forget a contestant."""
         self._fields.pop(name, None)
 
-    def go_on(self, bundle: Bundle | None) -> None:
-        """Have the script go on by a bundle, or by stock DDP, and leave it alone from then on."""
-        self._ask("go_on", fields_of(bundle))
+    def train_on(self, bundle: Bundle | None) -> list[float] | None:
+        """Train by a bundle, or by stock DDP, for some steps, without a limit of time.
+
+        Return the times of the steps that count, on the slowest rank each; None if the script has ended.
+        """
+        num_steps, fields = self._num_watched, fields_of(bundle)
+        is_change = fields["strategy_id"] != self._present
+        answers = self._ranks.train({**fields, "num_steps": num_steps})
+        if answers is None:
+            return None
+        self._present = fields["strategy_id"]
+        self.num_steps += num_steps
+        counts = self._filter.count(answers)
+        if is_change:
+            counts[:_STEPS_OF_CHANGE] = [False] * _STEPS_OF_CHANGE
+        slowest = list(map(max, zip(*(answer["step_seconds"] for answer in answers), strict=True)))
+        wanted = round(_WATCHED_SECONDS / statistics.median(slowest))
+        self._num_watched = min(max(wanted, _LEAST_WATCHED), _MOST_WATCHED)
+        return [seconds for seconds, is_counted in zip(slowest, counts, strict=True) if is_counted]
 
 
 class _Counted:

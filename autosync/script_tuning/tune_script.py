@@ -10,46 +10,70 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from autosync import jsonio
 from autosync.datasets.files import check_writable
 from autosync.datasets.studies import STUDIES_FOLDER
+from autosync.errors import AutosyncError
 from autosync.launchers.request import TrainingScript
-from autosync.script.observing import ScriptFacts
-from autosync.script_tuning.cost import TuningCost
+from autosync.script_tuning.drift import Drift
+from autosync.script_tuning.kept_training import Chosen, keep_training
 from autosync.script_tuning.launch import ScriptRanks
-from autosync.script_tuning.plan import SCRIPT_EFFORT, ScriptPlan
+from autosync.script_tuning.plan import SCRIPT_EFFORT
 from autosync.script_tuning.service import ScriptTrials
-from autosync.script_tuning.thinking import ProposerMeanwhile
-from autosync.search.guarantee import prove
-from autosync.search.own_cost import TimedService
+from autosync.script_tuning.tuner import ScriptTuner, ScriptTuning
 from autosync.search.planning import choose_prior
-from autosync.search.prepared_trial import TrialPreparer
 from autosync.search.progress import SILENT, ProgressListener
-from autosync.search.proposers.catalogue import open_proposer
-from autosync.search.proposers.interface import Ground, Proposer
-from autosync.search.running_study import RunningStudy
-from autosync.search.search_loop import SearchLoop
-from autosync.search.study_folder import StudyFolder, StudySettings, folder_named_after
-from autosync.search.tuned import Tuned, hand_over, records_of
-from autosync.simulators.compile_notice import compiling_is_told
+from autosync.search.study_folder import StudyFolder, folder_named_after
 from autosync.specs.cluster import ClusterSpec
 
 DEFAULTS: Mapping[str, Any] = {"num_trials": 12, "patience": 8, "effort": SCRIPT_EFFORT}
 """Fewer trials than in other studies: each takes steps of the training."""
 
+Then = Literal["stop", "keep_training", "retune"]
+"""What a script does after its proof."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptTuning:
-    """The result of tuning a script: that of other studies, and the cost. `code` is the script's exit code."""
+class TunedScript:
+    """How a script was tuned and has ended.
 
-    tuned: Tuned
-    cost: TuningCost
+    `tunings` are the results, of which all but the first followed a drift. `code` is the script's exit code.
+    """
+
+    tunings: tuple[ScriptTuning, ...]
+    drifts: tuple[Drift, ...] = ()
     code: int = 0
+
+
+class Listener(Protocol):
+    """Hears of a script's tuning while the script runs."""
+
+    def tuned(self, result: ScriptTuning) -> None:
+        """The script was tuned, or tuned again."""
+
+    def drifted(self, drift: Drift) -> None:
+        """The steps of the script have become slower for good, or as fast again."""
+
+    def wrote(self, line: str) -> None:
+        """The script wrote a line, while it was tuned or afterwards. Called by another thread."""
+
+
+class SilentListener:
+    """A listener that ignores everything."""
+
+    def tuned(self, result: ScriptTuning) -> None:
+        pass
+
+    def drifted(self, drift: Drift) -> None:
+        pass
+
+    def wrote(self, line: str) -> None:
+        pass
 
 
 def tune_script(
@@ -57,20 +81,20 @@ def tune_script(
     cluster: ClusterSpec,
     *,
     settings: Mapping[str, Any],
-    keep_training: bool = False,
+    then: Then = "stop",
     environment: Mapping[str, str] | None = None,
     study: str | None = None,
     output: Path | None = None,
-    show: Callable[[str], None] = lambda _: None,
-    told: Callable[[ScriptTuning], None] = lambda _: None,
+    listener: Listener | None = None,
     progress: ProgressListener = SILENT,
-) -> ScriptTuning:
+) -> TunedScript:
     """Tune the script of a command (`train.py ARGS`, or `-m MODULE ARGS`) on all ranks of a cluster.
 
-    The script ends with the proof, where its next step would begin. With `keep_training` it goes on by the winner to
-    its own end, and `show` gets the lines that it writes. `told` gets the result as soon as it is known. `settings` are
-    the fields of `StudySettings` that the user gave; None means not given.
+    `then` says what comes after the proof. `stop`: the script ends where its next step would begin. `keep_training`: it
+    goes on by the winner to its own end, and is watched for drift. `retune`: it is also tuned again when its steps have
+    become slower. `settings` are the fields of `StudySettings` that the user gave; None means not given.
     """
+    listener = listener or SilentListener()
     check_writable(Path(STUDIES_FOLDER) / "study")
     name = _name_of(command)
     folder = folder_named_after(study, name, cluster.name)
@@ -84,21 +108,26 @@ def tune_script(
         began = time.monotonic() - sum(answers[0]["step_seconds"])
         for reason in facts.reasons:
             progress.note(f"only the script's optimizer may update: {reason}")
-        trials = ScriptTrials(ranks, observed=answers)
-        plan = _planned(facts, cluster, folder, trials, {"task": shlex.join(command), **DEFAULTS, **given})
-        ranks.fit(plan.model)
-        tuned = _search_and_prove(plan, began=began, output=output, progress=progress)
-        wins = tuned.verdict.beats_default
-        if keep_training:
-            trials.go_on(plan.preparer.prepare(tuned.verdict.winner.candidate).bundle if wins else None)
-        wall_seconds = time.monotonic() - began
-        cost = TuningCost.of(tuned.verdict, num_steps=trials.num_steps, wall_seconds=wall_seconds)
-        result = ScriptTuning(tuned=_with_cost(tuned, cost, folder, command, output), cost=cost)
-        told(result)
-        if keep_training:
-            return replace(result, code=ranks.watch(show))
-        ranks.end()
-        return result
+        ranks.fit(facts.model)
+        tuner = ScriptTuner(
+            command=tuple(command),
+            cluster=cluster,
+            facts=facts,
+            trials=ScriptTrials(ranks, observed=answers),
+            settings={"task": shlex.join(command), **DEFAULTS, **given},
+            output=output,
+            progress=progress,
+        )
+        first = tuner.tune(folder, began=began)
+        listener.tuned(first)
+        if then == "stop":
+            ranks.end()
+            return TunedScript(tunings=(first,))
+        with ranks.shown(listener.wrote):
+            training = _Training(tuner, first, listener)
+            training.go_on(tunes_again=then == "retune")
+            code = ranks.wait()
+        return TunedScript(tunings=tuple(training.tunings), drifts=tuple(training.drifts), code=code)
 
 
 def _name_of(command: Sequence[str]) -> str:
@@ -106,51 +135,39 @@ def _name_of(command: Sequence[str]) -> str:
     return command[1] if command[0] == "-m" and len(command) > 1 else Path(command[0]).stem
 
 
-def _planned(
-    facts: ScriptFacts, cluster: ClusterSpec, folder: StudyFolder, trials: ScriptTrials, settings: Mapping[str, Any]
-) -> ScriptPlan:
-    return ScriptPlan(
-        settings=StudySettings(name=folder.path.name, is_script=True, **settings),
-        preparer=TrialPreparer(facts.model, cluster),
-        folder=folder,
-        is_new=True,
-        running=trials,
-        users_update=bool(facts.reasons),
-    )
+class _Training:
+    """The training of a script after it was first tuned: its further tunings, and its drifts."""
 
+    def __init__(self, tuner: ScriptTuner, first: ScriptTuning, listener: Listener) -> None:
+        self.tunings = [first]
+        self.drifts: list[Drift] = []
+        self._tuner = tuner
+        self._listener = listener
 
-def _search_and_prove(plan: ScriptPlan, *, began: float, output: Path | None, progress: ProgressListener) -> Tuned:
-    """Search as in every study, and prove the result; write the bundle and the summary."""
-    with plan.open_study() as study, plan.service() as service, compiling_is_told(progress.now):
-        timed = TimedService(service)
-        run = RunningStudy(study=study, trials=plan.trials(study.name, timed), service=timed)
-        ground, proposer = plan.running.train_while(lambda: _opened(plan), None)
-        search = SearchLoop(run, ProposerMeanwhile(proposer, plan.running, plan.preparer), plan.settings, progress)
-        search.run()
-        finalists = search.finalists(ground.simulator)
-        best_seconds, seed = search.status.best_seconds, plan.settings.seed
-        verdict = prove(run.trials, finalists, best_seconds=best_seconds, seed=seed, progress=progress)
-        records = records_of(run, search)
-    return hand_over(plan, run, search, verdict, records, output=output, began=began)
+    def go_on(self, *, tunes_again: bool) -> None:
+        """Let the script train to its end."""
+        first = self.tunings[0].tuned
+        keep_training(
+            self._tuner.trials,
+            self._tuner.chosen(first),
+            told=self._drifted,
+            tune_again=self._tune_again if tunes_again else None,
+        )
+        if self.drifts:
+            drifts = [drift.fields() for drift in self.drifts]
+            jsonio.write_json(StudyFolder(first.folder).summary, {**first.summary, "drifts": drifts})
 
+    def _drifted(self, drift: Drift) -> None:
+        self.drifts.append(drift)
+        self._listener.drifted(drift)
 
-def _opened(plan: ScriptPlan) -> tuple[Ground, Proposer]:
-    ground = plan.ground()
-    return ground, open_proposer(plan.settings.proposer, ground)
-
-
-def _with_cost(
-    tuned: Tuned, cost: TuningCost, folder: StudyFolder, command: Sequence[str], output: Path | None
-) -> Tuned:
-    """Add the cost to the summary, and the way to train the script by the bundle."""
-    winner: Any = tuned.summary["winner"]
-    if tuned.verdict.beats_default:
-        bundle, words = output or folder.best, shlex.join(command)
-        use = [
-            f"autosync launch {bundle} -- {words}",
-            f"or under torchrun: AUTOSYNC_BUNDLE={bundle} torchrun … -m autosync.run {words}",
-        ]
-        winner = {**winner, "use": use}
-    summary = {**tuned.summary, "winner": winner, "cost": cost.fields()}
-    jsonio.write_json(folder.summary, summary)
-    return replace(tuned, summary=summary)
+    def _tune_again(self) -> Chosen | None:
+        try:
+            result = self._tuner.again(self.tunings[0].tuned, len(self.tunings))
+        except AutosyncError as error:
+            # The training is worth more than a faster strategy, and the script may just have ended.
+            self._tuner.progress.note(f"tuning again has ended without a result: {error}")
+            return None
+        self.tunings.append(result)
+        self._listener.tuned(result)
+        return self._tuner.chosen(result.tuned)

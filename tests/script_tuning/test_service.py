@@ -44,6 +44,9 @@ class _Script:
             for rank in range(2)
         ]
 
+    def train(self, fields: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | None:
+        return None if self.refuses is not None else self.ask("train", fields)
+
     def trials(self) -> ScriptTrials:
         """The service after nine observed steps."""
         observed = self.ask("observe", {"num_steps": 9})
@@ -116,3 +119,15 @@ def test_a_script_of_short_steps_waits() -> None:
     threading.Timer(0.2, release.set).start()
     trials.train_while(release.wait, None)
     assert trials.num_steps <= 9 + 60 + 60
+
+
+def test_a_watched_script_goes_on_in_pieces_of_a_second() -> None:
+    script = _Script(is_disturbed=lambda step: step == 20)
+    trials = script.trials()
+    # A step takes as long as on its slowest rank, and the disturbed one does not count.
+    assert trials.train_on(None) == [10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0, 17.0]
+    assert trials.train_on(None) == [18.0, 19.0, 20.0, 22.0, 23.0, 24.0, 25.0]
+    assert script.asked == [("train", 8), ("train", 8)]
+    assert trials.num_steps == 25
+    script.refuses = "it has ended"
+    assert trials.train_on(None) is None

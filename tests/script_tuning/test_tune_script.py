@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,46 @@ def test_a_script_is_stopped_when_the_bundle_is_written(tmp_path: Path) -> None:
     assert "s tuned a script, and cannot be resumed" in resumed.err
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("is_retuned", [True, False])
+def test_a_script_that_becomes_slower_is_told_and_tuned_again(tmp_path: Path, is_retuned: bool) -> None:
+    out = tmp_path / "out"
+    option = "--retune" if is_retuned else "--keep-training"
+    arguments = ("--cluster", "local-2", *QUICKLY, option, "--", str(SCRIPT), str(out), "100000", "files")
+    command = (sys.executable, "-P", "-m", "autosync.cli", "tune", *arguments)
+    log = (tmp_path / "log").open("w+")
+    with log, subprocess.Popen(command, stdout=log, stderr=log, cwd=tmp_path) as tuning:
+        try:
+            _await(tmp_path / "log", "tuning took")
+            (tmp_path / "out-slow").touch()
+            _await(tmp_path / "log", "steps have become slower")
+            if is_retuned:
+                _await(tmp_path / "log", "tuning took", count=2)
+            (tmp_path / "out-end").touch()
+            assert tuning.wait(LIMIT_SECONDS) == 0
+        finally:
+            tuning.kill()
+    studies = tmp_path / "autosync-studies"
+    summary = json.loads((studies / "s" / "summary.json").read_text())
+    drift = summary["drifts"][0]
+    assert drift["after_seconds"] > 3 * drift["before_seconds"]
+    assert (studies / "s-again-1" / "best.yaml").exists() == is_retuned
+    if is_retuned:
+        again = json.loads((studies / "s-again-1" / "summary.json").read_text())
+        assert again["num_failed_trials"] == 0
+        assert again["winner"]["median_seconds"] > 0.04
+    for rank in range(2):
+        assert f"rank {rank} | trained 100000 steps" in (tmp_path / "log").read_text()
+
+
+def _await(log: Path, words: str, count: int = 1) -> None:
+    """Wait until a log has some words so many times."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while log.read_text().count(words) < count:
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+
+
 def test_a_script_that_reads_gradients_on_one_rank_is_trained_by_its_own_optimizer(tmp_path: Path) -> None:
     tuned = _tune(tmp_path, "--", str(SCRIPT), str(tmp_path / "out"), "100000", "logs")
     assert tuned.code == 0, tuned.err
@@ -171,6 +212,8 @@ def test_a_script_that_cannot_be_tuned_ends_with_the_reason(
         (("model.py", "--", "train.py"), "name a MODEL, or a script after --"),
         (("--target", "ddp", "--", "train.py"), "leave out --target"),
         (("model.py", "--keep-training"), "--keep-training and --stop are for a script after --"),
+        (("model.py", "--retune"), "--retune is for a script after --"),
+        (("--stop", "--retune", "--", "train.py"), "--stop ends the script, and --retune goes on with it"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:

@@ -1,11 +1,13 @@
-"""A usual training of many short steps: `long.py OUT STEPS [adam] [clips] [logs] [closure]`.
+"""A usual training of many short steps: `long.py OUT STEPS [adam] [clips] [logs] [closure] [files]`.
 
 A pass takes some milliseconds, so that pauses of a busy machine are short beside it. The training evaluates every 20
-steps on all ranks, and the first rank saves a checkpoint every 50.
+steps on all ranks, and the first rank saves a checkpoint every 50. With `files`, a pass takes ten times as long while
+the file OUT-slow is there, and the training ends soon after the file OUT-end is.
 """
 
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -32,7 +34,7 @@ def main() -> None:
     losses, norms = [], []
 
     def loss_of(inputs: torch.Tensor) -> torch.Tensor:
-        time.sleep(0.004)
+        time.sleep(0.04 if "files" in words and Path(f"{out}-slow").exists() else 0.004)
         return (model(inputs) - inputs[:, :4].sin()).square().mean()
 
     def backward() -> torch.Tensor:
@@ -41,7 +43,14 @@ def main() -> None:
         loss.backward()
         return loss
 
+    def is_ended() -> bool:
+        flag = torch.tensor([Path(f"{out}-end").exists()])
+        dist.broadcast(flag, 0)
+        return bool(flag)
+
     for step in range(int(num_steps)):
+        if step % 20 == 0 and "files" in words and is_ended():
+            break
         inputs = torch.randn(8, 16, generator=data, dtype=torch.float64)
         if "closure" in words:
             loss = optimizer.step(backward)

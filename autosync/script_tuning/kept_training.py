@@ -1,0 +1,41 @@
+"""A training that goes on after its tuning: it is watched for drift, and tuned again if that is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autosync.script_tuning.drift import Drift, DriftWatch
+from autosync.script_tuning.service import ScriptTrials
+from autosync.search.guarantee import Verdict
+from autosync.strategy.bundle import Bundle
+
+Chosen = tuple[Verdict, Bundle | None]
+"""The verdict of a tuning, and what trains by it: the winner, or stock DDP (None)."""
+
+
+def keep_training(
+    trials: ScriptTrials,
+    chosen: Chosen,
+    *,
+    told: Callable[[Drift], None],
+    tune_again: Callable[[], Chosen | None] | None = None,
+) -> None:
+    """Train by what was chosen until the script ends, and tell of each drift.
+
+    After a drift to slower steps, `tune_again` returns what trains from then on; None if that is what trains already.
+    """
+    verdict, bundle = chosen
+    watch = DriftWatch(winner_seconds(verdict))
+    while (seconds := trials.train_on(bundle)) is not None:
+        drift = watch.take(seconds, trials.num_steps)
+        if drift is None:
+            continue
+        told(drift)
+        if tune_again is not None and drift.is_slower and (again := tune_again()) is not None:
+            verdict, bundle = again
+            watch = DriftWatch(winner_seconds(verdict))
+
+
+def winner_seconds(verdict: Verdict) -> list[float]:
+    """Return the times of the winner's steps in the proof, on the slowest rank each."""
+    return list(map(max, zip(*verdict.winner.measurement.step_seconds, strict=True)))

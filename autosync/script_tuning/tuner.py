@@ -1,0 +1,140 @@
+"""Tunes a script that runs on the ranks of a cluster: a search, a proof, and the cost of both."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from autosync import jsonio
+from autosync.script.observing import ScriptFacts
+from autosync.script_tuning.cost import TuningCost
+from autosync.script_tuning.kept_training import Chosen
+from autosync.script_tuning.plan import ScriptPlan
+from autosync.script_tuning.service import ScriptTrials
+from autosync.script_tuning.thinking import ProposerMeanwhile
+from autosync.search.candidates import Candidate, candidate_of
+from autosync.search.guarantee import prove
+from autosync.search.own_cost import TimedService
+from autosync.search.prepared_trial import TrialPreparer
+from autosync.search.progress import ProgressListener
+from autosync.search.proposers.catalogue import open_proposer
+from autosync.search.proposers.interface import Ground, Proposer
+from autosync.search.running_study import RunningStudy
+from autosync.search.search_loop import SearchLoop
+from autosync.search.study_folder import StudyFolder, StudySettings, folder_named_after
+from autosync.search.tuned import Tuned, hand_over, records_of
+from autosync.simulators.compile_notice import compiling_is_told
+from autosync.specs.cluster import ClusterSpec
+
+NUM_AGAIN = 4
+"""The strategies of a study that are tried first when the script is tuned again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptTuning:
+    """The result of tuning a script: that of other studies, and the cost."""
+
+    tuned: Tuned
+    cost: TuningCost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptTuner:
+    """Tunes a script that runs, once or several times."""
+
+    command: tuple[str, ...]
+    cluster: ClusterSpec
+    facts: ScriptFacts
+    trials: ScriptTrials
+    settings: Mapping[str, Any]
+    output: Path | None
+    progress: ProgressListener
+
+    def tune(
+        self, folder: StudyFolder, *, began: float, first_step: int = 0, first: Sequence[Candidate] = ()
+    ) -> ScriptTuning:
+        """Search and prove in a new study; `first` are tried first.
+
+        `began` is the start on the monotonic clock, when the script had made `first_step` steps.
+        """
+        plan = ScriptPlan(
+            settings=StudySettings(name=folder.path.name, is_script=True, **self.settings),
+            preparer=TrialPreparer(self.facts.model, self.cluster),
+            folder=folder,
+            is_new=True,
+            running=self.trials,
+            users_update=bool(self.facts.reasons),
+        )
+        tuned = _search_and_prove(plan, first, began=began, output=self.output, progress=self.progress)
+        cost = TuningCost.of(
+            tuned.verdict,
+            first_step=first_step,
+            num_steps=self.trials.num_steps - first_step,
+            wall_seconds=time.monotonic() - began,
+        )
+        return ScriptTuning(tuned=_with_cost(tuned, cost, folder, self.command, self.output), cost=cost)
+
+    def again(self, before: Tuned, number: int) -> ScriptTuning:
+        """Tune once more, in a study of its own, beginning with the strategies that were fastest before."""
+        folder = folder_named_after(f"{before.folder.name}-again-{number}", "", "")
+        return self.tune(folder, began=time.monotonic(), first_step=self.trials.num_steps, first=_fastest(before))
+
+    def chosen(self, tuned: Tuned) -> Chosen:
+        """Return what trains by the result of a tuning."""
+        wins = tuned.verdict.beats_default
+        preparer = TrialPreparer(self.facts.model, self.cluster)
+        return tuned.verdict, preparer.prepare(tuned.verdict.winner.candidate).bundle if wins else None
+
+
+def _fastest(before: Tuned) -> list[Candidate]:
+    """Return the fastest strategies of a study, fastest first."""
+    measured = sorted(
+        (one.measurement.median_seconds, position)
+        for position, one in enumerate(before.records)
+        if one.measurement is not None
+    )
+    return [candidate_of(before.records[position]) for _, position in measured[:NUM_AGAIN]]
+
+
+def _search_and_prove(
+    plan: ScriptPlan, first: Sequence[Candidate], *, began: float, output: Path | None, progress: ProgressListener
+) -> Tuned:
+    """Search as in every study, and prove the result; write the bundle and the summary. `first` are tried first."""
+    with plan.open_study() as study, plan.service() as service, compiling_is_told(progress.now):
+        study.enqueue(first)
+        timed = TimedService(service)
+        run = RunningStudy(study=study, trials=plan.trials(study.name, timed), service=timed)
+        ground, proposer = plan.running.train_while(lambda: _opened(plan), None)
+        search = SearchLoop(run, ProposerMeanwhile(proposer, plan.running, plan.preparer), plan.settings, progress)
+        search.run()
+        finalists = search.finalists(ground.simulator)
+        best_seconds, seed = search.status.best_seconds, plan.settings.seed
+        verdict = prove(run.trials, finalists, best_seconds=best_seconds, seed=seed, progress=progress)
+        records = records_of(run, search)
+    return hand_over(plan, run, search, verdict, records, output=output, began=began)
+
+
+def _opened(plan: ScriptPlan) -> tuple[Ground, Proposer]:
+    ground = plan.ground()
+    return ground, open_proposer(plan.settings.proposer, ground)
+
+
+def _with_cost(
+    tuned: Tuned, cost: TuningCost, folder: StudyFolder, command: Sequence[str], output: Path | None
+) -> Tuned:
+    """Add the cost to the summary, and the way to train the script by the bundle."""
+    winner: Any = tuned.summary["winner"]
+    if tuned.verdict.beats_default:
+        bundle, words = output or folder.best, shlex.join(command)
+        use = [
+            f"autosync launch {bundle} -- {words}",
+            f"or under torchrun: AUTOSYNC_BUNDLE={bundle} torchrun … -m autosync.run {words}",
+        ]
+        winner = {**winner, "use": use}
+    summary = {**tuned.summary, "winner": winner, "cost": cost.fields()}
+    jsonio.write_json(folder.summary, summary)
+    return replace(tuned, summary=summary)

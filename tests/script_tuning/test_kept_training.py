@@ -1,0 +1,59 @@
+"""A kept training goes on to the script's end, and is tuned again when it has become slower."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from autosync.script_tuning.drift import Drift
+from autosync.script_tuning.kept_training import Chosen, keep_training, winner_seconds
+from autosync.script_tuning.service import ScriptTrials
+
+
+class _Script:
+    """A script that makes eight steps at once, each of which takes as long as `seconds` says at that time."""
+
+    def __init__(self, seconds: list[float]) -> None:
+        self.num_steps = 0
+        self.trained: list[Any] = []
+        self._seconds = seconds
+
+    def train_on(self, bundle: Any) -> list[float] | None:
+        if self.num_steps == len(self._seconds):
+            return None
+        self.num_steps += 8
+        self.trained.append(bundle)
+        return self._seconds[self.num_steps - 8 : self.num_steps]
+
+
+def _chosen(seconds: float, bundle: str | None) -> Chosen:
+    measurement = SimpleNamespace(step_seconds=((seconds,) * 32, (seconds / 2,) * 32))
+    return cast("Any", (SimpleNamespace(winner=SimpleNamespace(measurement=measurement)), bundle))
+
+
+def test_a_step_takes_as_long_as_its_slowest_rank() -> None:
+    assert winner_seconds(_chosen(0.1, None)[0]) == [0.1] * 32
+
+
+def test_a_slower_training_is_told_until_the_script_ends() -> None:
+    script, drifts = _Script([0.1] * 80 + [0.2] * 80 + [0.1] * 80), list[Drift]()
+    keep_training(cast("ScriptTrials", script), _chosen(0.1, "winner"), told=drifts.append)
+    assert script.trained == ["winner"] * 30
+    assert [(drift.num_steps, drift.is_slower) for drift in drifts] == [(104, True), (184, False)]
+
+
+def test_a_slower_training_goes_on_by_what_is_found_then() -> None:
+    script, drifts = _Script([0.1] * 80 + [0.2] * 80 + [0.1] * 80), list[Drift]()
+    found = iter([_chosen(0.2, "other")])
+    keep_training(
+        cast("ScriptTrials", script), _chosen(0.1, "winner"), told=drifts.append, tune_again=lambda: next(found)
+    )
+    # It is tuned once: steps that become faster are no reason.
+    assert script.trained == ["winner"] * 13 + ["other"] * 17
+
+
+def test_a_tuning_in_vain_leaves_what_trains() -> None:
+    script, drifts = _Script([0.1] * 80 + [0.2] * 160), list[Drift]()
+    keep_training(cast("ScriptTrials", script), _chosen(0.1, None), told=drifts.append, tune_again=lambda: None)
+    assert script.trained == [None] * 30
+    assert len(drifts) == 1
