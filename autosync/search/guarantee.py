@@ -21,7 +21,7 @@ from autosync.search.proof_capacity import most_at_once
 from autosync.search.training_fidelity import TrainingFidelity, measure_fidelities
 from autosync.search.trial_runner import TrialRunner
 from autosync.strategy.emit.settings import DdpSettings
-from autosync.trials.compare import Comparison, Ratio, compare
+from autosync.trials.compare import Comparison, Ratio, compare, speedup_frame
 from autosync.trials.contestant import Contestant
 from autosync.trials.outages import Outages
 from autosync.trials.policy import measure
@@ -108,23 +108,10 @@ class Verdict:
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each contestant. Speed-ups are over stock DDP; times are milliseconds of a step."""
-        import pandas as pd
-
-        measured = [one.measurement for one in self.results]
-        speedups = [None if one.ratio is None else one.ratio.speedup for one in self.results]
-        return pd.DataFrame(
-            {
-                "contestant": [one.name for one in self.results],
-                "role": [one.contestant.role for one in self.results],
-                "step_ms": [one.median_seconds * 1e3 for one in measured],
-                "low_ms": [one.low_seconds * 1e3 for one in measured],
-                "high_ms": [one.high_seconds * 1e3 for one in measured],
-                "speedup": [None if one is None else one.value for one in speedups],
-                "speedup_low": [None if one is None else one.low for one in speedups],
-                "speedup_high": [None if one is None else one.high for one in speedups],
-                "flags": [", ".join(one.flags) for one in measured],
-            }
-        )
+        speedups = {one.name: one.ratio.speedup for one in self.results if one.ratio is not None}
+        frame = speedup_frame({one.name: one.measurement for one in self.results}, speedups)
+        frame.insert(1, "role", [one.contestant.role for one in self.results])
+        return frame
 
 
 def choose_finalists(tried: Sequence[FinishedTrial], num_finalists: int) -> list[Candidate]:

@@ -151,6 +151,14 @@ def link_call(layout: NetworkLayout, host: Host, *, up: bool) -> ToolCall:
     return ToolCall(tool="ip", namespace=layout.switch, lines=(f"link set {host.port} {'up' if up else 'down'}",))
 
 
+def rate_calls(layout: NetworkLayout, host: Host, *, out: float, into: float) -> tuple[ToolCall, ...]:
+    """Return the commands that give a host's link other rates, in bytes per second."""
+    return (
+        ToolCall(tool="tc", namespace=host.namespace, lines=(_shape(INTERFACE, out, change="replace"),)),
+        ToolCall(tool="tc", namespace=layout.switch, lines=(_shape(host.port, into, change="replace"),)),
+    )
+
+
 def _switch_lines(layout: NetworkLayout) -> Iterator[str]:
     for bridge in ("spine", *(uplink.bridge for uplink in layout.uplinks)):
         yield f"link add name {bridge} mtu {MTU_BYTES} group {_GROUP} type bridge mcast_snooping 0"
@@ -186,5 +194,5 @@ def _host_calls(layout: NetworkLayout, host: Host) -> Iterator[ToolCall]:
     yield ToolCall(tool="tc", namespace=host.namespace, lines=(_shape(INTERFACE, host.bandwidth_out),))
 
 
-def _shape(port: str, rate: float) -> str:
-    return f"qdisc add dev {port} root {bucket(rate)}"
+def _shape(port: str, rate: float, *, change: str = "add") -> str:
+    return f"qdisc {change} dev {port} root {bucket(rate)}"

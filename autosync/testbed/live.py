@@ -18,7 +18,16 @@ from autosync.testbed import processes, records
 from autosync.testbed.build import TestbedBuilder, check_health
 from autosync.testbed.commands import Runner
 from autosync.testbed.folders import NamespaceFolders
-from autosync.testbed.layout import INTERFACE, NUM_SLOTS, Host, NetworkLayout, cluster_key, link_call, plan_layout
+from autosync.testbed.layout import (
+    INTERFACE,
+    NUM_SLOTS,
+    Host,
+    NetworkLayout,
+    cluster_key,
+    link_call,
+    plan_layout,
+    rate_calls,
+)
 from autosync.testbed.processes import Running
 from autosync.testbed.records import Lease, TestbedRecord
 from autosync.testbed.requirements import find_folders
@@ -80,6 +89,11 @@ class Testbed:
     def set_link(self, node: str, *, up: bool) -> None:
         """Set a node's link up or down at the switch."""
         self._runner.run(link_call(self.layout, self._host(node), up=up))
+
+    def set_rates(self, node: str, *, out: float, into: float) -> None:
+        """Give a node's link other rates, in bytes per second, until the testbed is built anew."""
+        for call in rate_calls(self.layout, self._host(node), out=out, into=into):
+            self._runner.run(call)
 
     def faults(self) -> tuple[str, ...]:
         """Return the differences from the layout, and the links that are set down."""

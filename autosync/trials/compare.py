@@ -82,6 +82,26 @@ class Ratio:
         return f"{self.name} is {self.speedup.value:.3f} times as fast as {self.other} {interval}"
 
 
+def speedup_frame(measurements: Mapping[str, Measurement], speedups: Mapping[str, Interval]) -> pd.DataFrame:
+    """Return a row for each contestant. Times are milliseconds of a step; a contestant may have no speed-up."""
+    import pandas as pd
+
+    measured = list(measurements.values())
+    ratios = [speedups.get(name) for name in measurements]
+    return pd.DataFrame(
+        {
+            "contestant": list(measurements),
+            "step_ms": [one.median_seconds * 1e3 for one in measured],
+            "low_ms": [one.low_seconds * 1e3 for one in measured],
+            "high_ms": [one.high_seconds * 1e3 for one in measured],
+            "speedup": [None if one is None else one.value for one in ratios],
+            "speedup_low": [None if one is None else one.low for one in ratios],
+            "speedup_high": [None if one is None else one.high for one in ratios],
+            "flags": [", ".join(one.flags) for one in measured],
+        }
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """The result of a comparison.
@@ -113,23 +133,7 @@ class Comparison:
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each contestant. Speed-ups are over the first; times are milliseconds of a step."""
-        import pandas as pd
-
-        speedups = {ratio.name: ratio.speedup for ratio in self.ratios}
-        measured = list(self.measurements.values())
-        ratios = [speedups.get(name) for name in self.measurements]
-        return pd.DataFrame(
-            {
-                "contestant": list(self.measurements),
-                "step_ms": [one.median_seconds * 1e3 for one in measured],
-                "low_ms": [one.low_seconds * 1e3 for one in measured],
-                "high_ms": [one.high_seconds * 1e3 for one in measured],
-                "speedup": [None if one is None else one.value for one in ratios],
-                "speedup_low": [None if one is None else one.low for one in ratios],
-                "speedup_high": [None if one is None else one.high for one in ratios],
-                "flags": [", ".join(one.flags) for one in measured],
-            }
-        )
+        return speedup_frame(self.measurements, {ratio.name: ratio.speedup for ratio in self.ratios})
 
     def _repr_html_(self) -> str:
         return sentence_and_table(". ".join([*map(str, self.ratios), ""]).strip(), self.to_frame())

@@ -93,12 +93,15 @@ def warmup_ends(seconds: Sequence[float], policy: Policy) -> bool:
 
 
 def num_discarded(seconds: Sequence[float], policy: Policy) -> int:
-    """Return how many of the steps so far are warm-up; if they are not steady (yet), all but the last two windows."""
+    """Return how many of the steps so far are warm-up.
+
+    If they are not steady yet, all but the last two windows are; if they were not steady in time, the longest warm-up.
+    """
     steady = first_steady_step(seconds, policy)
     if steady is not None:
         return steady
     kept = min(2 * policy.window_steps, max(len(seconds) - policy.min_warmup_steps, 1))
-    return max(len(seconds) - kept, 0)
+    return min(max(len(seconds) - kept, 0), policy.max_warmup_steps)
 
 
 def _longest_warmup(policy: Policy) -> int:

@@ -171,6 +171,21 @@ def test_a_pulled_cable_cuts_off_and_up_puts_it_back(make_cluster: MakeCluster) 
         _talk(bed, ["n0", "n1"])
 
 
+def test_a_link_gets_other_rates_both_ways(make_cluster: MakeCluster) -> None:
+    with up(make_cluster()) as bed:
+        bed.set_rates("n1", out=6e6, into=5e6)
+        assert bed.faults() == ("host1 does not carry 12500000 B/s", "n1 does not send at 12500000 B/s")
+        switch = find_folders().enter(bed.layout.key, bed.layout.switch)
+        hosts = {"eth0": [*bed.enter("n1")], "host1": [*switch]}
+        shown = {port: json.loads(_output([*enter, "tc", "-json", "qdisc"])) for port, enter in hosts.items()}
+        rates = {
+            port: next(one["options"]["rate"] for one in found if one.get("dev") == port)
+            for port, found in shown.items()
+        }
+        assert rates == {"eth0": 6_000_000, "host1": 5_000_000}
+        _talk(bed, ["n0", "n1"])
+
+
 def test_a_damaged_testbed_is_rebuilt(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     up(cluster, keep=True)

@@ -79,6 +79,17 @@ def test_a_warm_up_ends_also_where_steps_never_are_steady() -> None:
     assert warmup_ends(falling, DEFAULT_POLICY)
     assert num_discarded(falling, DEFAULT_POLICY) == DEFAULT_POLICY.max_warmup_steps
     assert "not_steady" in doubts(falling, DEFAULT_POLICY)
+    # What comes later is measured, and ends the trial.
+    longer = falling + [falling[-1]] * 40
+    assert num_discarded(longer, DEFAULT_POLICY) == DEFAULT_POLICY.max_warmup_steps
+
+
+def test_steps_that_were_not_steady_in_time_are_measured_as_long_as_others() -> None:
+    # Each step takes 0.84 times as long as the last one.
+    service = FakeService({"me": FakeSteps(seconds=0.01, noise=0.0)}, load=lambda now: max(1 - 17.3 * now, 1e-4))
+    measured = measure(service, ME, replace(DEFAULT_POLICY, budget_seconds=1e9))
+    assert "not_steady" in measured.flags
+    assert 2 * DEFAULT_POLICY.window_steps < measured.num_steps <= DEFAULT_POLICY.max_steps
 
 
 @given(TIMES)
