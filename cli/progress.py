@@ -8,9 +8,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from typing import Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 from autosync.errors import printable
+
+if TYPE_CHECKING:
+    from autosync.search.progress import SearchStatus
 
 _CLEAR = "\r\x1b[K"
 
@@ -23,20 +26,20 @@ class Reporter:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
-        self._redraws = self._stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self.redraws = self._stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._clear()
+        self.clear()
 
     def note(self, text: str) -> None:
-        self._clear()
+        self.clear()
         print(printable(text), file=self._stream, flush=True)
 
     def now(self, text: str) -> None:
-        if not self._redraws:
+        if not self.redraws:
             self.note(text)
             return
         # A line that wraps could not be erased.
@@ -45,7 +48,11 @@ class Reporter:
         self._stream.write(f"{_CLEAR}{printable(shown)}")
         self._stream.flush()
 
-    def _clear(self) -> None:
-        if self._redraws:
+    def tried(self, status: SearchStatus, number: int) -> None:
+        self.note(status.outcome(number))
+
+    def clear(self) -> None:
+        """Erase the line about the current work."""
+        if self.redraws:
             self._stream.write(_CLEAR)
             self._stream.flush()

@@ -16,6 +16,7 @@ from autosync.cli.output import force_option, json_option, note, print_json, pri
 from autosync.cli.profile_warnings import profile_warning_lines
 from autosync.cli.progress import Reporter
 from autosync.cli.tune_script import OF_SCRIPTS, check_script_options, tune_script
+from autosync.cli.tuning_view import TuningView
 from autosync.cli.verdict import describe
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ def _tune(
     from autosync.search.study_folder import StudyFolder
     from autosync.search.tune import tune as run_tune
 
-    with Reporter() as progress:
+    with TuningView() as progress:
         tuned = run_tune(
             **of, **how, effort=None if effort is None else EFFORTS[effort], output=output, progress=progress
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autosync.cli.output import note, print_json, print_text
-from autosync.cli.progress import Reporter
+from autosync.cli.tuning_view import TuningView
 from autosync.cli.verdict import describe
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def tune_script(
     from autosync.specs.cluster_file import load_cluster
 
     spec = load_cluster(cluster, is_run=True)
-    with Reporter() as progress:
+    with TuningView() as progress:
         result = run_tuning(
             command,
             spec,
@@ -87,7 +87,7 @@ def tune_script(
 class _Shown:
     """Prints what is heard of a script's tuning, at once. With `as_json`, stdout gets the first summary alone."""
 
-    def __init__(self, output: Path | None, progress: Reporter, *, as_json: bool) -> None:
+    def __init__(self, output: Path | None, progress: TuningView, *, as_json: bool) -> None:
         self._output = output
         self._progress = progress
         self._as_json = as_json
@@ -98,6 +98,8 @@ class _Shown:
 
         tuned, is_first = result.tuned, self._is_first
         self._is_first = False
+        # What the script writes from now on would tear the table.
+        self._progress.close()
         if not self._as_json:
             print_text(f"{describe(shown(tuned.summary), tuned.folder, bundle=self._output)}\n\n{result.cost}")
         elif is_first:

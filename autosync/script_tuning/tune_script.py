@@ -50,7 +50,7 @@ class TunedScript:
     code: int = 0
 
 
-class Listener(Protocol):
+class ScriptListener(Protocol):
     """Hears of a script's tuning while the script runs."""
 
     def tuned(self, result: ScriptTuning) -> None:
@@ -63,7 +63,7 @@ class Listener(Protocol):
         """The script wrote a line, while it was tuned or afterwards. Called by another thread."""
 
 
-class SilentListener:
+class SilentScriptListener:
     """A listener that ignores everything."""
 
     def tuned(self, result: ScriptTuning) -> None:
@@ -85,7 +85,7 @@ def tune_script(
     environment: Mapping[str, str] | None = None,
     study: str | None = None,
     output: Path | None = None,
-    listener: Listener | None = None,
+    listener: ScriptListener | None = None,
     progress: ProgressListener = SILENT,
 ) -> TunedScript:
     """Tune the script of a command (`train.py ARGS`, or `-m MODULE ARGS`) on all ranks of a cluster.
@@ -94,7 +94,7 @@ def tune_script(
     goes on by the winner to its own end, and is watched for drift. `retune`: it is also tuned again when its steps have
     become slower. `settings` are the fields of `StudySettings` that the user gave; None means not given.
     """
-    listener = listener or SilentListener()
+    listener = listener or SilentScriptListener()
     check_writable(Path(STUDIES_FOLDER) / "study")
     name = _name_of(command)
     folder = folder_named_after(study, name, cluster.name)
@@ -138,7 +138,7 @@ def _name_of(command: Sequence[str]) -> str:
 class _Training:
     """The training of a script after it was first tuned: its further tunings, and its drifts."""
 
-    def __init__(self, tuner: ScriptTuner, first: ScriptTuning, listener: Listener) -> None:
+    def __init__(self, tuner: ScriptTuner, first: ScriptTuning, listener: ScriptListener) -> None:
         self.tunings = [first]
         self.drifts: list[Drift] = []
         self._tuner = tuner

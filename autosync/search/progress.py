@@ -28,6 +28,9 @@ class ProgressListener(Protocol):
     def now(self, text: str) -> None:
         """Report what is being done from now until the next call."""
 
+    def tried(self, status: SearchStatus, number: int) -> None:
+        """Report that the trial of this number has ended; the status has taken it in."""
+
 
 class SilentListener:
     """A listener that ignores everything."""
@@ -36,6 +39,9 @@ class SilentListener:
         pass
 
     def now(self, text: str) -> None:
+        pass
+
+    def tried(self, status: SearchStatus, number: int) -> None:
         pass
 
 
@@ -72,6 +78,7 @@ class SearchStatus:
         self._clock = clock
         self._started = clock()
         self._num_before = 0
+        self._proof_began: float | None = None
 
     def go_on(self, records: Iterable[Record]) -> None:
         """Take in the records that the study already has. The time that they took does not count."""
@@ -117,14 +124,24 @@ class SearchStatus:
         num_here = len(self.tried) - self._num_before
         if num_here == 0:
             return None
+        if self._proof_began is not None:
+            return max(self._proof_seconds(self.best_seconds) - (self._clock() - self._proof_began), 0.0)
         search = self.spent_seconds / num_here * self.num_left
         if self._budget_seconds is not None:
             search = min(search, max(self._budget_seconds - self.spent_seconds, 0.0))
+        return search + self._proof_seconds(self.best_seconds)
+
+    def search_ends(self) -> None:
+        """The proof begins now."""
+        self._proof_began = self._clock()
+
+    def _proof_seconds(self, best_seconds: float) -> float:
+        """Return about how long the proof takes."""
         design = self._effort.proof
         # The finalists are about as fast as the best, and stock DDP and the two other baselines not much slower.
-        round_seconds = self.best_seconds * (self._effort.num_finalists + 3)
+        round_seconds = best_seconds * (self._effort.num_finalists + 3)
         measured = min(design.budget_seconds, round_seconds * (design.num_steps + design.num_rounds))
-        return search + round_seconds * PROOF_WARMUP_STEPS + measured
+        return round_seconds * PROOF_WARMUP_STEPS + measured
 
     def beginning(self, candidate: Candidate) -> str:
         """Return the message before a trial of this candidate."""

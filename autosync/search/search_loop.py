@@ -64,7 +64,7 @@ class SearchLoop:
                 continue
             outages.over()
             self.status.take_in(self._study.searched())
-            self._progress.note(self.status.outcome(started.number))
+            self._progress.tried(self.status, started.number)
             self._stop_early()
         if self.ended is not None:
             self._progress.note(self.ended)
@@ -76,6 +76,7 @@ class SearchLoop:
             finalists = self._rounds.predicted(effort.num_predicted, simulator)
         else:
             finalists = choose_finalists(self.status.tried, effort.num_finalists)
+        self.status.search_ends()
         self._progress.note(self.status.proving(len(finalists)))
         return finalists
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from autosync import units
 from autosync.datasets.schema import Failure, Measurement
 from autosync.errors import OperationError
 from autosync.frames import sentence_and_table
@@ -160,11 +161,15 @@ def compare(
     field = _Field(service, contestants, policy, progress)
     try:
         field.prepare()
-        num_rounds, steps_per_round = plan_rounds(field.step_seconds(), design)
+        step_seconds = field.step_seconds()
+        num_rounds, steps_per_round = plan_rounds(step_seconds, design)
+        # Each block begins with a step that is not counted.
+        round_seconds = sum(step_seconds) * (steps_per_round + 1)
         lots = random.Random(seed)
         for number in range(num_rounds):
             if number % 4 == 0:
-                progress(f"round {number + 1} of {num_rounds} ({steps_per_round} of each)")
+                left = units.format_time(max(round(round_seconds * (num_rounds - number)), 1))
+                progress(f"round {number + 1} of {num_rounds} ({steps_per_round} of each; about {left} left)")
             field.run_round(draw_order(field.names, lots), steps_per_round)
     finally:
         field.release()

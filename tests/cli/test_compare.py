@@ -65,7 +65,7 @@ def test_the_table_and_the_verdicts(shell: Shell, asked: list[dict[str, Any]]) -
     assert lines[7].startswith("no difference found between ddp and torch-ddp (")
     assert lines[8].startswith(("sharded is 1.99", "sharded is 2.00"))
     assert lines[-1] == "sharded is the fastest: faster than each of the others."
-    assert "round 9 of 12 (5 of each)" in shell.err
+    assert "round 9 of 12 (5 of each; about " in shell.err
     (fields,) = asked
     assert (fields["target"], fields["model"].name, fields["cluster"].name) == ("model.yaml", "tiny", "three")
     assert not fields["folder"].exists()

@@ -10,6 +10,7 @@ import pytest
 
 from autosync.datasets.schema import Failure, Measurement, Record
 from autosync.search.candidates import Candidate, candidate_of
+from autosync.search.progress import SearchStatus
 from autosync.search.tune import tune
 from autosync.search.tuned import Tuned
 from autosync.specs.background_load import BackgroundLoad
@@ -99,6 +100,9 @@ class Told:
 
     def now(self, text: str) -> None:
         self.lines.append(text)
+
+    def tried(self, status: SearchStatus, number: int) -> None:
+        self.note(status.outcome(number))
 
 
 @pytest.fixture

@@ -74,6 +74,13 @@ def test_the_time_left_is_that_of_the_trials_and_of_the_proof(clock: Clock, add:
     assert status.seconds_left() == pytest.approx(2 * 10 + 0.5 * (50 + PROOF_WARMUP_STEPS))
     clock.now += 2000
     assert status.seconds_left() == pytest.approx(2 * 1010 + 0.5 * (50 + PROOF_WARMUP_STEPS))
+    # The search may end early.
+    status.search_ends()
+    assert status.seconds_left() == pytest.approx(0.5 * (50 + PROOF_WARMUP_STEPS))
+    clock.now += 10
+    assert status.seconds_left() == pytest.approx(0.5 * (50 + PROOF_WARMUP_STEPS) - 10)
+    clock.now += 1000
+    assert status.seconds_left() == 0
 
 
 def test_budgets_bound_the_time_left(clock: Clock, add: Callable[..., None]) -> None:
