@@ -71,3 +71,25 @@ def test_a_measured_uplink_below_its_file() -> None:
     cluster = _cluster(1e9, 1e9, 1e9, 1e9, racks=racks)
     rates = {f"n{number}": 1e9 for number in range(4)}
     assert _slowest(_probed(cluster, rates, {"east": 2e8, "west": 1e9})) == ("east", 0.2, "its file says")
+
+
+def test_the_other_end_of_a_slow_uplink_is_not_blamed() -> None:
+    racks = (Rack(name="east", uplink_out=2e9, uplink_in=2e9), Rack(name="west", uplink_out=4e8, uplink_in=4e8))
+    cluster = _cluster(1e9, 1e9, 1e9, 1e9, racks=racks)
+    rates = {f"n{number}": 1e9 for number in range(4)}
+    assert _slowest(_probed(cluster, rates, {"east": 4e8, "west": 4e8})) == ("west", 0.4, "the nodes behind it have")
+
+
+def test_an_uplink_that_its_nodes_cannot_fill_is_not_slow() -> None:
+    racks = tuple(Rack(name=name, uplink_out=4e9, uplink_in=4e9) for name in ("east", "west"))
+    cluster = _cluster(1e9, 1e9, 1e9, racks=racks)
+    probed = _probed(cluster, {f"n{number}": 1e9 for number in range(3)}, {"east": 1e9, "west": 1e9})
+    assert _slowest(probed)[1] == 1
+    assert {link.compared for link in link_rates(probed) if link.kind == "uplink"} == {
+        "the nodes at both ends could pass"
+    }
+
+
+def test_a_rack_that_holds_the_whole_cluster_has_no_slow_uplink() -> None:
+    racks = (Rack(name="east", uplink_out=1e9, uplink_in=1e9),)
+    assert _slowest(_cluster(1e9, 1e9, racks=racks))[1] == 1
