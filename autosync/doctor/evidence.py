@@ -152,6 +152,25 @@ class Processors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """The network interface of a rank's node that carried most bytes during its steps, and the one that should.
+
+    `chosen` is the value of GLOO_SOCKET_IFNAME that the launcher gave to the rank. The script may have changed it.
+    """
+
+    __pydantic_config__ = STRICT
+
+    used: str
+    used_bytes: int
+    chosen: str
+    chosen_bytes: int
+
+    def __post_init__(self) -> None:
+        _check_bytes(self.used_bytes)
+        _check_bytes(self.chosen_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankEvidence:
     """The notes of one rank. `small_message_seconds` is the time of an all-reduce of one number."""
 
@@ -162,6 +181,7 @@ class RankEvidence:
     settings: WatchedSettings
     variables: tuple[WatchedVariable, ...] = ()
     processors: Processors | None = None
+    traffic: Traffic | None = None
     small_message_seconds: float | None = None
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+from autosync.doctor.evidence import RankEvidence
 from autosync.doctor.findings import Abstention, CauseFinding, WatchedCase
 from autosync.doctor.timing import synchronised
+from autosync.strategy.wording import abbreviated
 from autosync.units import format_rate, format_size, format_time
 
 _SLOW = 0.87
@@ -69,9 +71,29 @@ def wrong_interface(case: WatchedCase) -> CauseFinding | Abstention:
     evidence = case.evidence
     if len(set(evidence.nodes)) < 2:
         return CauseFinding(seconds=0.0, told=NO_LINKS)
+    strays = [number for number, one in enumerate(evidence.ranks) if _is_astray(one)]
+    if strays:
+        traffic = evidence.ranks[strays[0]].traffic
+        assert traffic is not None, "it is known to be astray"
+        names = abbreviated(list(dict.fromkeys(evidence.nodes[number] for number in strays)))
+        told = f"gradients go over {traffic.used} of {names}, where the launcher chose {traffic.chosen}"
+        return CauseFinding(seconds=case.timing.exposed, told=told, subject=names)
     if not evidence.wrong_interfaces:
         if evidence.links and all(link.is_measured for link in evidence.links):
             return CauseFinding(seconds=0.0, told="each node uses the interface that it should")
         return Abstention(reason=evidence.doubt or "the interfaces were not watched")
     node, message = evidence.wrong_interfaces[0]
     return CauseFinding(seconds=case.timing.exposed, told=f"{node}: {message}", subject=node)
+
+
+def _is_astray(rank: RankEvidence) -> bool:
+    """Return whether a rank's gradients passed another interface than the chosen one.
+
+    An all-reduce brings at least as many bytes through the interface as the messages have. So a chosen interface that
+    carried fewer cannot have carried them.
+    """
+    traffic = rank.traffic
+    if traffic is None or traffic.used in traffic.chosen.split(","):
+        return False
+    sent = sum(message.num_bytes for step in rank.steps for one in step.passes for message in one.messages)
+    return traffic.used_bytes >= sent > traffic.chosen_bytes

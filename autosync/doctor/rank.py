@@ -10,7 +10,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ import torch
 import torch.distributed as dist
 
 from autosync import documents
-from autosync.doctor.evidence import KIND, VERSION, Processors, RankEvidence
+from autosync.doctor.evidence import KIND, VERSION, Processors, RankEvidence, Traffic
 from autosync.doctor.post import BUDGET_VARIABLE, STEPS_VARIABLE, in_lines
 from autosync.doctor.watch import WARMUP_STEPS, Watch
 from autosync.errors import InputError, OperationError
 from autosync.script.program import MainProgram
 from autosync.specs.background_load import BackgroundLoad
+from autosync.trials.probe.machine import interface_bytes
 
 LEAST_STEPS = 2
 _NUM_SMALL = 6
@@ -40,6 +41,8 @@ class RankDoctor:
         self._load: BackgroundLoad | None = None
         self._own_seconds = 0.0
         self._waited: float | None = None
+        self._chosen_interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
+        self._carried: Mapping[str, int] = {}
         self._rank = 0
 
     def stepped(self, watch: Watch) -> None:
@@ -62,12 +65,13 @@ class RankDoctor:
         watch.notes.keeps_gradients = self._rank == 0
         self._load = BackgroundLoad() if sys.platform == "linux" else None
         self._own_seconds, self._waited = _own_seconds(), _waited_seconds()
+        self._carried = interface_bytes() if sys.platform == "linux" else {}
         self._since = time.perf_counter()
 
     def _end(self, watch: Watch) -> None:
         """Print the evidence and end this process at once, without the rest of the script."""
-        processors = self._processors()
-        self._send(watch, processors, _small_message_seconds(watch.ddp.process_group))
+        processors, traffic = self._processors(), self._traffic()
+        self._send(watch, processors, traffic, _small_message_seconds(watch.ddp.process_group))
         # The last bytes of this rank may still be on their way to others, and an exit would cut them off.
         time.sleep(_PARTING_SECONDS)
         os._exit(0)
@@ -77,16 +81,23 @@ class RankDoctor:
         if len(watch.notes.steps) < WARMUP_STEPS + LEAST_STEPS:
             return False
         # The script has ended its process group by now, so no message can be timed.
-        self._send(watch, self._processors(), None)
+        self._send(watch, self._processors(), self._traffic(), None)
         return True
 
-    def _send(self, watch: Watch, processors: Processors | None, small_message_seconds: float | None) -> None:
+    def _send(
+        self,
+        watch: Watch,
+        processors: Processors | None,
+        traffic: Traffic | None,
+        small_message_seconds: float | None,
+    ) -> None:
         evidence = RankEvidence(
             rank=self._rank,
             steps=tuple(watch.notes.steps[WARMUP_STEPS:]),
             settings=watch.settings(),
             variables=watch.variables() if self._rank == 0 else (),
             processors=processors,
+            traffic=traffic,
             small_message_seconds=small_message_seconds,
         )
         for line in in_lines(evidence.rank, documents.dump(evidence, kind=KIND, version=VERSION)):
@@ -106,6 +117,19 @@ class RankDoctor:
             others=usage.share,
             waited_seconds=None if waited is None or self._waited is None else waited - self._waited,
             seconds=seconds,
+        )
+
+    def _traffic(self) -> Traffic | None:
+        """Return the interface that carried most bytes since the warm-up; None if the launcher chose none."""
+        if not self._carried or not self._chosen_interface:
+            return None
+        carried = {name: total - self._carried.get(name, 0) for name, total in interface_bytes().items()}
+        used = max(carried, key=lambda name: carried[name])
+        return Traffic(
+            used=used,
+            used_bytes=max(carried[used], 0),
+            chosen=self._chosen_interface,
+            chosen_bytes=sum(max(carried.get(name, 0), 0) for name in self._chosen_interface.split(",")),
         )
 
 
