@@ -12,7 +12,7 @@ from autosync.doctor.gain import Gain
 from autosync.doctor.timing import timing_of
 
 LEAST_SHARE = 0.1
-"""A cause that costs a smaller share of the step is listed, but is never the primary diagnosis."""
+"""A cause that costs a smaller share of the step is listed, but is no primary diagnosis, unless it explains one."""
 
 EXPLAINED = 0.3
 """A specific cause replaces the general cause that it explains if it accounts for this share of the general cost."""
@@ -75,7 +75,7 @@ def primary_of(judged: list[RankedCause]) -> RankedCause:
     while True:
         special = [
             one
-            for one in losses
+            for one in judged
             if largest.name in one.cause.explains and one.finding.seconds >= EXPLAINED * largest.finding.seconds
         ]
         if not special:

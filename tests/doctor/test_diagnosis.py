@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autosync.doctor.causes import CAUSES
-from autosync.doctor.diagnosis import diagnose
+from autosync.doctor.diagnosis import LEAST_SHARE, diagnose
 from autosync.doctor.evidence import Evidence, LinkRate, Processors, Traffic, WatchedSettings
 from autosync.doctor.timing import PHASES, timing_of
 
@@ -93,6 +93,14 @@ def test_a_slow_link_takes_the_place_of_exposed_communication(
     found = diagnose(ranks(works=[work()] * num, rate=3e7).evidence(links=links))
     assert found.primary.name == "slow_link"
     assert found.primary.finding.subject == f"n{slow}"
+
+
+def test_a_cause_below_the_least_share_explains_one_above_it(work: Any, ranks: Any) -> None:
+    links = _links(2, slow=1, rate=5e8)
+    found = diagnose(ranks(works=[work()] * 2, message_bytes=[MIB], rate=5.5e7).evidence(links=links))
+    judged = {one.name: one.share for one in (found.primary, *found.others)}
+    assert judged["exposed_communication"] > LEAST_SHARE > judged["slow_link"]
+    assert found.primary.name == "slow_link"
 
 
 def test_links_that_were_not_measured_are_not_judged(work: Any, ranks: Any) -> None:
