@@ -21,7 +21,7 @@ NUM_HEALTHY = 20
 HEALTHY = "healthy"
 COMPUTE = "compute"
 MIB = 2**20
-MOST_MEGABITS = 800
+MOST_MEGABITS = 400
 """Faster emulated links would be limited by the processors."""
 RACKS = ("east", "west", "south")
 IN_PHASE = {"input": "between its passes", "forward": "in the forward pass", "backward": "in the backward pass"}
