@@ -1,7 +1,8 @@
 """Predicts how long ranks would wait with buckets of other sizes. Pure functions.
 
 Buckets are transferred one after the other. A transfer begins when the bucket's last gradient is ready and the bucket
-before it is done. It takes the time of a small message, plus a time for each byte. Both times are measured: on the rank
+before it is done. It takes the time of a small message, plus a time for each byte. Both are timed alone after the last
+step. During steps, processors have other work, and all messages take longer by a factor. It is measured: on the rank
 that had a message ready last, the message waits only for the messages before it.
 """
 
@@ -68,9 +69,8 @@ def bucket_times(evidence: Evidence) -> BucketTimes | None:
     if not passes or evidence.ranks[0].small_message_seconds is None:
         return None
     chosen = passes[-1]
-    latency = max(evidence.ranks[0].small_message_seconds, 0.0)
-    per_byte = _seconds_per_byte(evidence, latency)
-    if per_byte is None:
+    costs = _message_costs(evidence, evidence.ranks[0].small_message_seconds)
+    if costs is None:
         return None
     gradients = tuple(
         ReadyGradient(num_bytes=one.num_bytes, ready=one.ready - chosen.begin)
@@ -81,20 +81,30 @@ def bucket_times(evidence: Evidence) -> BucketTimes | None:
         backward_end=chosen.backward_end - chosen.begin,
         present=tuple(message.num_bytes for message in chosen.messages),
         num_passes=len(synchronised(step)),
-        seconds_per_message=latency,
-        seconds_per_byte=per_byte,
+        seconds_per_message=costs[0],
+        seconds_per_byte=costs[1],
     )
 
 
-def _seconds_per_byte(evidence: Evidence, latency: float) -> float | None:
-    """Return the time of a byte: the time of all messages, less one latency for each, over their bytes."""
-    num_bytes, seconds = 0, 0.0
-    for same in zip(*(one.steps for one in evidence.ranks), strict=True):
-        for passes in zip(*(synchronised(step) for step in same), strict=False):
-            for sent, took in _transfers([one.messages for one in passes]):
-                num_bytes += sent
-                seconds += max(took - latency, 0.0)
-    return seconds / num_bytes if num_bytes else None
+def _message_costs(evidence: Evidence, small_seconds: float) -> tuple[float, float] | None:
+    """Return the time of a message without its bytes, and the time of a byte; None if no bytes were sent."""
+    sent = [
+        one
+        for same in zip(*(one.steps for one in evidence.ranks), strict=True)
+        for passes in zip(*(synchronised(step) for step in same), strict=False)
+        for one in _transfers([one.messages for one in passes])
+    ]
+    num_bytes = sum(size for size, _ in sent)
+    if not num_bytes:
+        return None
+    latency = max(small_seconds, 0.0)
+    first = evidence.ranks[0]
+    if first.large_message_seconds is None or not first.large_message_bytes:
+        return latency, sum(max(seconds - latency, 0.0) for _, seconds in sent) / num_bytes
+    per_byte = max(first.large_message_seconds - latency, 0.0) / first.large_message_bytes
+    alone = sum(latency + size * per_byte for size, _ in sent)
+    factor = sum(seconds for _, seconds in sent) / alone if alone else 0.0
+    return factor * latency, factor * per_byte
 
 
 def _transfers(messages: Sequence[Sequence[WatchedMessage]]) -> list[tuple[int, float]]:

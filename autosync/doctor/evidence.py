@@ -172,7 +172,11 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEvidence:
-    """The notes of one rank. `small_message_seconds` is the time of an all-reduce of one number."""
+    """The notes of one rank.
+
+    After the last step, an all-reduce of one number took `small_message_seconds`, and one of `large_message_bytes` took
+    `large_message_seconds`.
+    """
 
     __pydantic_config__ = STRICT
 
@@ -183,6 +187,11 @@ class RankEvidence:
     processors: Processors | None = None
     traffic: Traffic | None = None
     small_message_seconds: float | None = None
+    large_message_bytes: int = 0
+    large_message_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_bytes(self.large_message_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

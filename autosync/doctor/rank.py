@@ -11,6 +11,7 @@ import resource
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,18 @@ from autosync.trials.probe.machine import interface_bytes
 
 LEAST_STEPS = 2
 _NUM_SMALL = 6
+_NUM_LARGE = 2
+_ITEM_BYTES = 4
 _PARTING_SECONDS = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TimedMessages:
+    """The times of all-reduces after the last step; None if there was none."""
+
+    small_seconds: float | None = None
+    large_bytes: int = 0
+    large_seconds: float | None = None
 
 
 class RankDoctor:
@@ -71,7 +83,7 @@ class RankDoctor:
     def _end(self, watch: Watch) -> None:
         """Print the evidence and end this process at once, without the rest of the script."""
         processors, traffic = self._processors(), self._traffic()
-        self._send(watch, processors, traffic, _small_message_seconds(watch.ddp.process_group))
+        self._send(watch, processors, traffic, self._timed_messages(watch))
         # The last bytes of this rank may still be on their way to others, and an exit would cut them off.
         time.sleep(_PARTING_SECONDS)
         os._exit(0)
@@ -81,7 +93,7 @@ class RankDoctor:
         if len(watch.notes.steps) < WARMUP_STEPS + LEAST_STEPS:
             return False
         # The script has ended its process group by now, so no message can be timed.
-        self._send(watch, self._processors(), self._traffic(), None)
+        self._send(watch, self._processors(), self._traffic(), _TimedMessages())
         return True
 
     def _send(
@@ -89,7 +101,7 @@ class RankDoctor:
         watch: Watch,
         processors: Processors | None,
         traffic: Traffic | None,
-        small_message_seconds: float | None,
+        timed: _TimedMessages,
     ) -> None:
         evidence = RankEvidence(
             rank=self._rank,
@@ -98,11 +110,27 @@ class RankDoctor:
             variables=watch.variables() if self._rank == 0 else (),
             processors=processors,
             traffic=traffic,
-            small_message_seconds=small_message_seconds,
+            small_message_seconds=timed.small_seconds,
+            large_message_bytes=timed.large_bytes,
+            large_message_seconds=timed.large_seconds,
         )
         for line in in_lines(evidence.rank, documents.dump(evidence, kind=KIND, version=VERSION)):
             # Not print, because the script may have replaced stdout.
             os.write(1, line)
+
+    def _timed_messages(self, watch: Watch) -> _TimedMessages:
+        """Time a small all-reduce, and one of the bytes that a pass sends, which takes no longer than such a pass."""
+        group = watch.ddp.process_group
+        sizes = [sum(message.num_bytes for message in one.messages) for one in watch.notes.steps[-1].passes]
+        # Ranks may differ in the rows of sparse gradients.
+        agreed = torch.tensor([max(sizes)])
+        dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=group)
+        small = _message_seconds(group, 1, _NUM_SMALL)
+        count = int(agreed.item()) // _ITEM_BYTES
+        if count <= 1:
+            return _TimedMessages(small_seconds=small)
+        large = _message_seconds(group, count, _NUM_LARGE)
+        return _TimedMessages(small_seconds=small, large_bytes=count * _ITEM_BYTES, large_seconds=large)
 
     def _processors(self) -> Processors | None:
         """Return the use of this machine's processors since the warm-up; None if the system does not tell."""
@@ -156,12 +184,12 @@ def _machine() -> str:
         return os.uname().nodename
 
 
-def _small_message_seconds(group: Any) -> float:
-    """Return the time of an all-reduce of one number."""
-    number, times = torch.zeros(1), []
-    for _ in range(_NUM_SMALL):
+def _message_seconds(group: Any, count: int, repeats: int) -> float:
+    """Return the shortest time of an all-reduce of that many numbers."""
+    numbers, times = torch.zeros(count), []
+    for _ in range(repeats):
         begun = time.perf_counter()
-        dist.all_reduce(number, group=group)
+        dist.all_reduce(numbers, group=group)
         times.append(time.perf_counter() - begun)
     return min(times)
 

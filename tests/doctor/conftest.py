@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,8 @@ class Ranks:
     """Ranks that train in step: each step begins together, and each message ends on all of them at once.
 
     `message_bytes` are the sizes of the messages of a pass; their gradients are ready at even distances in the backward
-    pass. A message takes `latency` and its bytes divided by `rate`. `num_passes` synchronise in each step.
+    pass. A message takes `latency` and its bytes divided by `rate`. `num_passes` synchronise in each step. Alone, after
+    the last step, messages take `alone` times as long, if a large one is timed then (`times_large`).
     """
 
     works: Sequence[Work]
@@ -52,6 +54,8 @@ class Ranks:
     processors: Mapping[int, Processors] = field(default_factory=dict)
     clocks: Sequence[float] = ()
     gradients_a_message: int = 4
+    alone: float = 1.0
+    times_large: bool = True
 
     def evidence(self, **changes: object) -> Evidence:
         """The evidence of all ranks; each rank has a clock of its own."""
@@ -67,12 +71,18 @@ class Ranks:
                 processors=self.processors.get(
                     rank, Processors(machine=f"m{rank}", own=0.2, others=0.01, waited_seconds=0.0, seconds=1.0)
                 ),
-                small_message_seconds=self.latency,
+                small_message_seconds=self.alone * self.latency,
+                **self._large_message(),
             )
             for rank, mine in enumerate(steps)
         )
         nodes = tuple(f"n{rank}" for rank in range(len(ranks)))
         return replace(Evidence(ranks=ranks, nodes=nodes), **changes)  # type: ignore[arg-type]
+
+    def _large_message(self) -> dict[str, Any]:
+        num_bytes = sum(self.message_bytes)
+        seconds = self.alone * (self.latency + num_bytes / self.rate)
+        return {"large_message_bytes": num_bytes, "large_message_seconds": seconds} if self.times_large else {}
 
     def _step(self, steps: list[list[WatchedStep]], begin: float) -> float:
         """Add one step to each rank; return its end on the last one."""

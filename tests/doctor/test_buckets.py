@@ -43,16 +43,27 @@ def test_no_bucket_is_done_before_its_bytes_have_passed(sizes: list[int], cap: f
 
 
 @given(
-    num=st.integers(2, 5),
     sizes=st.lists(st.integers(1000, 30 * MIB), min_size=1, max_size=8),
     late=st.sampled_from([0, 0.03, 0.1]),
+    alone=st.floats(0.2, 2) | st.none(),
 )
-def test_the_prediction_fits_the_measured_wait(work: Any, ranks: Any, num: int, sizes: list[int], late: float) -> None:
-    works = [work(forward=0.05 + late), *[work()] * (num - 1)]
-    evidence = ranks(works=works, message_bytes=sizes, rate=1e8).evidence()
+def test_the_prediction_fits_the_measured_wait(
+    work: Any, ranks: Any, sizes: list[int], late: float, alone: float | None
+) -> None:
+    works = [work(forward=0.05 + late), work(), work()]
+    trained = ranks(works=works, message_bytes=sizes, rate=1e8, alone=alone or 1, times_large=alone is not None)
+    evidence = trained.evidence()
     times = bucket_times(evidence)
     assert times is not None
     assert predicted_wait(times, times.present) == pytest.approx(timing_of(evidence).exposed, rel=0.02, abs=1e-4)
+
+
+@given(alone=st.floats(0.2, 1))
+def test_messages_that_the_steps_slow_down_keep_their_share_of_the_cost(work: Any, ranks: Any, alone: float) -> None:
+    times = bucket_times(ranks(works=[work()] * 2, message_bytes=[2000] * 50, latency=0.005, alone=alone).evidence())
+    assert times is not None
+    assert times.seconds_per_message == pytest.approx(0.005)
+    assert times.seconds_per_byte == pytest.approx(1e-9)
 
 
 def test_without_gradients_nothing_is_predicted(work: Any, ranks: Any) -> None:

@@ -148,9 +148,9 @@ def test_gradients_on_the_chosen_interface(work: Any, ranks: Any, traffic: Traff
     assert diagnose(_with_traffic(evidence, n1=traffic)).primary.name == "exposed_communication"
 
 
-@given(count=st.integers(30, 60))
-def test_many_small_buckets_are_found(work: Any, ranks: Any, count: int) -> None:
-    trained = ranks(works=[work()] * 2, message_bytes=[100_000] * count, latency=0.005, rate=1e9)
+@given(count=st.integers(30, 60), alone=st.floats(0.2, 1))
+def test_many_small_buckets_are_found(work: Any, ranks: Any, count: int, alone: float) -> None:
+    trained = ranks(works=[work()] * 2, message_bytes=[100_000] * count, latency=0.005, rate=1e9, alone=alone)
     found = diagnose(trained.evidence(links=_links(2)))
     assert found.primary.name == "bucket_sizes"
     assert "bucket_cap_mb" in found.primary.finding.told
