@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +14,7 @@ import pytest
 import torch
 
 from autosync.strategy.bundle import load_bundle
+from tests.helpers.stock_ddp import train_under_stock_ddp
 
 SCRIPT = Path(__file__).parent / "scripts" / "long.py"
 LIMIT_SECONDS = 280.0
@@ -60,25 +59,7 @@ def _command(folder: Path, *arguments: str) -> Ended:
 def _trained(folder: Path, *words: str) -> Ended:
     """The same script under stock DDP, as torchrun would start it."""
     folder.mkdir(parents=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    started = [
-        subprocess.Popen(
-            (sys.executable, SCRIPT, folder / "out", str(NUM_STEPS), *words),
-            env={**os.environ, **common, "RANK": str(rank), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.DEVNULL,
-        )
-        for rank in range(2)
-    ]
-    try:
-        codes = [one.wait(timeout=LIMIT_SECONDS) for one in started]
-    finally:
-        for one in started:
-            one.kill()
-            one.wait()
-    assert codes == [0, 0]
+    train_under_stock_ddp(SCRIPT, folder / "out", NUM_STEPS, *words)
     return Ended(code=0, out="", err="", folder=folder)
 
 
