@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autosync.specs.cluster import ClusterSpec
     from autosync.trials.probe import Probed
 
-SECONDS_A_NODE = 10.0
+SECONDS_A_NODE = 20.0
 
 
 @click.group(epilog="Example: autosync cluster show cluster.yaml")
@@ -63,7 +63,7 @@ Examples:
     "--timeout",
     callback=positive_seconds,
     metavar="TIME",
-    help="Give up after this time.  [default: 1 min and 10 s a node]",
+    help="Give up after this time.  [default: 1 min and 20 s a node]",
 )
 @force_option
 @json_option
@@ -71,8 +71,8 @@ def probe(cluster_file: str, *, output: Path | None, timeout: float | None, forc
     """Measure a cluster with real transfers, and report everything unusual.
 
     It measures links in each direction and in both at once, bursts, latency, the cost of messages and collectives,
-    compute and noise. With -o, the results are written into a cluster file, which can be used wherever CLUSTER.yaml
-    can.
+    compute and noise. If the file has no racks, it finds groups of nodes that share a link. With -o, the results are
+    written into a cluster file, which can be used wherever CLUSTER.yaml can.
     """
     from autosync.specs.cluster_file import dump_cluster, load_cluster, save_cluster
 
@@ -107,6 +107,8 @@ def describe_probe(probed: Probed) -> str:
     parts.append(
         f"{probed.cluster.name}, {where}: probed in {probed.seconds:.0f} s, processors busy {calibration.cpu_share:.0%}"
     )
+    if probed.search is not None and not probed.search.uplinks and probed.search.doubt is None:
+        parts.append(f"no nodes share a link that the file does not state ({probed.search.num_loads} measurements)")
     parts.append("\n".join(f"warning: {finding}" for finding in probed.findings) or "nothing odd was found")
     return "\n\n".join(parts)
 

@@ -27,7 +27,7 @@ LAUNCHERS: dict[str, str] = {
     "local": "this machine alone",
     "testbed": "hosts emulated on this machine",
 }
-SECONDS_A_NODE = 10.0
+SECONDS_A_NODE = 20.0
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ def init(
     checked = _check(spec, output) if ask.agrees("Check every node now?", "--check", check) else None
     is_probed = False
     if (checked is None or not checked.errors) and len(spec.nodes) > 1:
-        how_long = units.format_time(15 + 4 * len(spec.nodes))
+        how_long = units.format_time(15 + 8 * len(spec.nodes))
         if ask.agrees(f"Measure the links now? It takes about {how_long} and fills them.", "--probe", probe):
             _probe(spec, output)
             is_probed = True

@@ -78,13 +78,14 @@ def _with_links(
     from autosync.trials.probe import ProbeSettings, probe
 
     progress("measuring the links")
-    # The doctor wants the rates of links and the interfaces in use. The rest would take half of the time.
+    # The doctor wants the rates of links and the interfaces in use. The rest would take most of the time.
     settings = ProbeSettings(
         num_trips=1,
         num_batches=1,
         num_computations=1,
         curve_bytes=(),
         num_steps=0,
+        most_loads=0,
         timeout_seconds=60.0 + SECONDS_A_NODE * len(cluster.nodes),
     )
     try:

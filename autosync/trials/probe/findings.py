@@ -10,6 +10,8 @@ import numpy as np
 
 from autosync.specs.calibration import Calibration, Estimate, NodeCalibration
 from autosync.specs.cluster import ClusterSpec, Node
+from autosync.trials.probe.rack_search import RackSearch
+from autosync.trials.probe.racks import sentence
 from autosync.trials.probe.request import RankAnswer
 from autosync.units import format_rate, format_time
 
@@ -25,7 +27,17 @@ DUPLEX_KEPT = 0.75
 FASTER_INTERFACE = 1.5
 
 FindingKind = Literal[
-    "slow_link", "fast_link", "half_duplex", "slow_node", "interface", "imbalance", "noisy", "busy", "backend"
+    "slow_link",
+    "fast_link",
+    "half_duplex",
+    "shared_link",
+    "unclear_links",
+    "slow_node",
+    "interface",
+    "imbalance",
+    "noisy",
+    "busy",
+    "backend",
 ]
 
 
@@ -95,6 +107,15 @@ def _duplex(node: NodeCalibration) -> Iterator[Finding]:
             yield Finding(
                 kind="half_duplex", subject=node.name, message=f"{what}, {format_rate(alone.value)} when alone"
             )
+
+
+def shared_links(cluster: ClusterSpec, search: RackSearch) -> Iterator[Finding]:
+    """Yield warnings about links that nodes share although the file states no rack, and about a search in doubt."""
+    for uplink in search.uplinks:
+        yield Finding(kind="shared_link", subject="", message=sentence(cluster, uplink))
+    if search.doubt is not None:
+        message = f"whether nodes share links{' besides' if search.uplinks else ''} is unknown: {search.doubt}"
+        yield Finding(kind="unclear_links", subject="", message=message)
 
 
 def unlike_nodes(cluster: ClusterSpec, calibration: Calibration) -> Iterator[Finding]:

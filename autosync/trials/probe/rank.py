@@ -22,6 +22,7 @@ from autosync.trials.meters import cpu_share, read_meters
 from autosync.trials.probe import machine
 from autosync.trials.probe.analysis import window_rates
 from autosync.trials.probe.collectives import ALGORITHMS, Workers, compute
+from autosync.trials.probe.host_loads import LoadRank, searches
 from autosync.trials.probe.messages import run_batches, run_trips
 from autosync.trials.probe.request import (
     ANSWER_KIND,
@@ -30,6 +31,7 @@ from autosync.trials.probe.request import (
     BatchSamples,
     CollectiveSamples,
     FlowSamples,
+    LoadSamples,
     ProbeSettings,
     RankAnswer,
     StreamKind,
@@ -74,6 +76,9 @@ class ProbeRank:
         for stream in self._schedule.streams:
             if stream.kind == "within":
                 flows += self._stream(stream, 0)
+        loads: tuple[LoadSamples, ...] = ()
+        if searches(self._cluster, self._settings):
+            loads = LoadRank(self._cluster, self._settings, self._rank, self._begin).search(self._seen)
         trips, batches = self._messages()
         computed = self._compute()
         collectives, steps = self._collectives()
@@ -86,6 +91,7 @@ class ProbeRank:
             compute_seconds=computed,
             step_seconds=steps,
             interfaces=carried,
+            loads=loads if self._rank == 0 else (),
             chosen_interface=os.environ.get("GLOO_SOCKET_IFNAME"),
             cpu_share=cpu_share(before, read_meters(None)),
             torch=torch.__version__,

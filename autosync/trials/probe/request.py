@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from autosync.documents import STRICT
 
@@ -12,6 +12,9 @@ ANSWER_KIND = "probe-answer"
 VERSION = 1
 
 StreamKind = Literal["out", "in", "both", "within", "rack_out", "rack_in"]
+LoadPurpose = Literal["screen", "again", "alone", "together"]
+Ways: TypeAlias = tuple[tuple[int, int], ...]
+"""Pairs of nodes, sender and receiver, by position in the cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +24,8 @@ class ProbeSettings:
     A stream runs for `stream_seconds`: the first `settle_seconds` do not count, and the rest gives `num_windows`
     samples. Streams, messages and compute are measured in `num_rounds` rounds, so that a short disturbance does not
     decide the result. Each point of a curve takes about `point_seconds`. A mixed step waits `pause_seconds` in place of
-    compute.
+    compute. At most `most_loads` loads search for links that nodes share, before any group is looked at closely; 0
+    searches for none.
     """
 
     __pydantic_config__ = STRICT
@@ -37,6 +41,7 @@ class ProbeSettings:
     point_seconds: float = 0.4
     num_steps: int = 25
     pause_seconds: float = 0.02
+    most_loads: int = 100
     timeout_seconds: float = 120.0
 
 
@@ -93,6 +98,39 @@ class CollectiveSamples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostLoad:
+    """Nodes that send to other nodes at the same time.
+
+    The loads `screen` and `again` look at all nodes. The loads `alone` and `together` look closely at a group, whose
+    nodes send (`is_out`) or receive: nodes one after another, then all at once, in several rounds.
+    """
+
+    __pydantic_config__ = STRICT
+
+    purpose: LoadPurpose
+    ways: Ways
+    group: tuple[int, ...] = ()
+    is_out: bool = True
+    round: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSamples:
+    """A measured load: bytes per second on each of its ways, and the largest share of processor time on a node."""
+
+    __pydantic_config__ = STRICT
+
+    load: HostLoad
+    rates: tuple[float, ...]
+    cpu_share: float
+
+    @property
+    def rate(self) -> float:
+        """The bytes per second of all ways together."""
+        return sum(self.rates)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:
     """A network interface: its bytes during the streams between nodes, and its speed, or None if that is unknown."""
 
@@ -105,7 +143,10 @@ class Interface:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankAnswer:
-    """All measurements of one rank. Each sample is in the answer of the rank whose clock timed it."""
+    """All measurements of one rank. Each sample is in the answer of the rank whose clock timed it.
+
+    `loads` are the same on all ranks, so only the first rank answers with them.
+    """
 
     __pydantic_config__ = STRICT
 
@@ -117,6 +158,7 @@ class RankAnswer:
     compute_seconds: tuple[float, ...] = ()
     step_seconds: tuple[float, ...] = ()
     interfaces: tuple[Interface, ...] = ()
+    loads: tuple[LoadSamples, ...] = ()
     chosen_interface: str | None = None
     cpu_share: float = 0.0
     torch: str = ""

@@ -19,7 +19,9 @@ from autosync.specs.calibration import Calibration
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import dump_cluster
 from autosync.trials.probe import analysis
-from autosync.trials.probe.findings import Finding, find
+from autosync.trials.probe.findings import Finding, find, shared_links
+from autosync.trials.probe.rack_search import RackSearch, decide
+from autosync.trials.probe.racks import alone_rates, with_found_racks
 from autosync.trials.probe.request import ANSWER_KIND, SETTINGS_KIND, VERSION, ProbeSettings, RankAnswer
 from autosync.trials.probe.schedule import all_workers
 from autosync.trials.ranks import Ranks, plan_launch
@@ -30,11 +32,15 @@ PROGRAM = "autosync.trials.probe.rank"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """The cluster with its calibration, the findings about it, and the seconds that the probe took."""
+    """The cluster with its calibration, the findings about it, and the seconds that the probe took.
+
+    `search` is the search for links that nodes share, or None if there was none; the cluster has its racks.
+    """
 
     cluster: ClusterSpec
     findings: tuple[Finding, ...]
     seconds: float
+    search: RackSearch | None = None
 
     @property
     def calibration(self) -> Calibration:
@@ -70,11 +76,20 @@ def probe(
         curves=analysis.calibrate_curves(answers),
         num_processors=os.cpu_count() if cluster.is_emulated else None,
     )
+    found = replace(cluster, calibration=calibration)
+    search = _decided(calibration, answers[0])
     return Probed(
-        cluster=replace(cluster, calibration=calibration),
-        findings=find(cluster, calibration, answers),
+        cluster=found if search is None else with_found_racks(found, search),
+        findings=(*find(cluster, calibration, answers), *([] if search is None else shared_links(cluster, search))),
         seconds=time.monotonic() - started,
+        search=search,
     )
+
+
+def _decided(calibration: Calibration, answer: RankAnswer) -> RackSearch | None:
+    """Return the result of the search for shared links, or None if the ranks did not search."""
+    alone = alone_rates(calibration)
+    return decide(answer.loads, alone) if answer.loads and alone is not None else None
 
 
 def _measure(

@@ -28,12 +28,23 @@ def make_cluster() -> MakeCluster:
 
 
 @pytest.fixture
-def two_hosts(make_cluster: MakeCluster) -> Iterator[ClusterSpec]:
-    """Two hosts that can be emulated here, under a name that nobody else has; taken down whatever a test does."""
+def emulated(make_cluster: MakeCluster) -> Iterator[Callable[[int], ClusterSpec]]:
+    """Hosts that can be emulated here, under a name that nobody else has; taken down whatever a test does."""
     try:
         find_folders()
     except OperationError as error:
         pytest.skip(str(error))
-    cluster = make_cluster(12.5e6, 12.5e6, name=f"test-{secrets.token_hex(4)}")
-    yield cluster
-    live.down(cluster, force=True)
+    made: list[ClusterSpec] = []
+
+    def make(num_hosts: int) -> ClusterSpec:
+        made.append(make_cluster(*[12.5e6] * num_hosts, name=f"test-{secrets.token_hex(4)}"))
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        live.down(cluster, force=True)
+
+
+@pytest.fixture
+def two_hosts(emulated: Callable[[int], ClusterSpec]) -> ClusterSpec:
+    return emulated(2)

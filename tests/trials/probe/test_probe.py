@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +13,10 @@ from autosync.cli.cluster import cluster as command
 from autosync.errors import InputError, OperationError
 from autosync.launchers.local import LocalLaunch
 from autosync.specs.calibration import Calibration
-from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.cluster import ClusterSpec, Node, Rack
 from autosync.specs.cluster_file import load_cluster, save_cluster
 from autosync.testbed.layout import cluster_key
+from autosync.testbed.live import down
 from autosync.testbed.requirements import find_folders
 from autosync.trials import probe as room
 from autosync.trials.probe import Finding, Probed, ProbeSettings, probe
@@ -92,6 +93,36 @@ def test_two_hosts_of_a_testbed(two_hosts: ClusterSpec, started: list[int], tmp_
     again = load_cluster(tmp_path / "calibrated.yaml")
     assert again == probed.cluster
     assert replace(again, calibration=None) == cluster
+
+
+def test_four_hosts_are_searched_for_shared_links(
+    emulated: Callable[[int], ClusterSpec], started: list[int], tmp_path: Path
+) -> None:
+    stages: list[str] = []
+    probed = probe(emulated(4), settings=replace(TINY, most_loads=2), progress=stages.append)
+    assert [stage for stage in stages if stage.startswith("links that")] == [
+        f"links that nodes may share, {number} of 2" for number in (1, 2)
+    ]
+    assert probed.search is not None
+    assert probed.search.num_loads >= 2
+    assert len(probed.cluster.racks) == len(probed.calibration.racks) or probed.search.uplinks
+    save_cluster(tmp_path / "measured.yaml", probed.cluster)
+    assert load_cluster(tmp_path / "measured.yaml") == probed.cluster
+
+
+def test_no_links_are_searched_where_the_file_states_racks(
+    emulated: Callable[[int], ClusterSpec], started: list[int]
+) -> None:
+    cluster = emulated(4)
+    nodes = tuple(replace(node, rack="east" if index < 2 else None) for index, node in enumerate(cluster.nodes))
+    cluster = replace(cluster, nodes=nodes, racks=(Rack(name="east", uplink_out=12.5e6, uplink_in=12.5e6),))
+    try:
+        probed = probe(cluster, settings=TINY)
+    finally:
+        down(cluster, force=True)
+    assert probed.search is None
+    assert [rack.name for rack in probed.calibration.racks] == ["east"]
+    assert probed.cluster.racks == cluster.racks
 
 
 def test_one_node_has_ranks_but_no_links(pair: ClusterSpec, started: list[int]) -> None:
