@@ -27,7 +27,7 @@ class PaperNetwork:
     """Nodes with these rates out and in.
 
     A measured rate is off by up to `noise`, and one load in ten is slowed to `disturbed` of its rate. The machine
-    carries at most `most` of all flows together.
+    carries at most `most` of all flows together, and only a part of that, at random, if it is `restless`.
     """
 
     out: Sequence[float]
@@ -36,6 +36,7 @@ class PaperNetwork:
     noise: float = 0.02
     disturbed: float = 1.0
     most: float = 1e9
+    restless: bool = False
     seed: int = 0
     num_loads: int = field(default=0, init=False)
 
@@ -60,16 +61,17 @@ class PaperNetwork:
 
     def measure(self, load: HostLoad) -> LoadSamples:
         slowed = self.disturbed if self._random.random() < 0.1 else 1.0
-        rates = [self._noisy(rate) * slowed for rate in self._rates(load.ways)]
-        busy = sum(rates) / self.most
+        most = self.most * self._random.uniform(0.5, 1.0) if self.restless else self.most
+        rates = [self._noisy(rate) * slowed for rate in self._rates(load.ways, most)]
+        busy = sum(rates) / most
         return LoadSamples(load=load, rates=tuple(rates), cpu_share=min(1.0, busy))
 
     def _noisy(self, rate: float) -> float:
         return rate * (1 + self._random.uniform(-self.noise, self.noise))
 
-    def _rates(self, ways: Ways) -> list[float]:
+    def _rates(self, ways: Ways, most: float = 1e9) -> list[float]:
         """Fill all flows evenly until a link is full; the flows over it stay, the others go on."""
-        links = self._links(ways)
+        links = self._links(ways, most)
         rates = [0.0] * len(ways)
         growing = set(range(len(ways)))
         while growing:
@@ -86,8 +88,8 @@ class PaperNetwork:
                     growing -= links[link][1]
         return rates
 
-    def _links(self, ways: Ways) -> dict[object, tuple[float, set[int]]]:
-        links: dict[object, tuple[float, set[int]]] = {"machine": (self.most, set(range(len(ways))))}
+    def _links(self, ways: Ways, most: float) -> dict[object, tuple[float, set[int]]]:
+        links: dict[object, tuple[float, set[int]]] = {"machine": (most, set(range(len(ways))))}
         for way, (source, destination) in enumerate(ways):
             links.setdefault(("out", source), (self.out[source], set()))[1].add(way)
             links.setdefault(("in", destination), (self.into[destination], set()))[1].add(way)

@@ -128,7 +128,8 @@ def find_cuts(rows: Sequence[LoadSamples], alone: AloneRates) -> Cuts:
 def sender_sets(num_nodes: int, suspects: Sequence[frozenset[int]]) -> _Bools:
     """Return the sets of senders to look at, a row each.
 
-    No node is alone on its side of a cut, because that would be the node's own link. In a large cluster, these are the pairs, the `suspects`, and the other nodes of each.
+    No node is alone on its side of a cut, because that would be the node's own link. In a large cluster, these are the
+    pairs, the `suspects`, and the other nodes of each.
     """
     if num_nodes <= MOST_NODES_IN_ALL_SETS:
         numbers = np.arange(2**num_nodes)

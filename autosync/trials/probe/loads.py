@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autosync.trials.probe.request import HostLoad, Ways
@@ -140,12 +140,13 @@ def _add_untested(planned: dict[Ways, None], alone: AloneRates, most_loads: int)
     """Add loads for the groups of which more could be asked than the halves ask, the least tested group first."""
     nodes = range(len(alone.out))
     groups = [
-        (set(group), is_out)
+        (frozenset(group), is_out)
         for size in range(2, len(nodes) // 2 + 1)
         for group in itertools.combinations(nodes, size)
         for is_out in (True, False)
     ]
-    asked = [max((_asked(ways, alone, *group) for ways in planned), default=0.0) for group in groups]
+    sides = [_sides(ways, alone) for ways in planned]
+    asked = [max((_asked(side, *group) for side in sides), default=0.0) for group in groups]
     possible = [_possible(alone, *group) for group in groups]
     while len(planned) < most_loads:
         worst = min(range(len(groups)), key=lambda index: asked[index] / possible[index])
@@ -155,22 +156,38 @@ def _add_untested(planned: dict[Ways, None], alone: AloneRates, most_loads: int)
         inside, outside = sorted(group), [node for node in nodes if node not in group]
         ways = spread(inside, outside, alone) if is_out else spread(outside, inside, alone)
         planned[ways] = None
-        asked = [max(before, _asked(ways, alone, *one)) for before, one in zip(asked, groups, strict=True)]
+        side = _sides(ways, alone)
+        asked = [max(before, _asked(side, *one)) for before, one in zip(asked, groups, strict=True)]
         # No load asks more of the group than this one.
         possible[worst] = min(possible[worst], asked[worst] / TESTED)
 
 
-def _asked(ways: Ways, alone: AloneRates, group: set[int], is_out: bool) -> float:  # noqa: FBT001 - one of a pair
-    """Return the rate that a load asks of a group's way out, or in: that of the stars that lie across it."""
-    inner, outer = (0, 1) if is_out else (1, 0)
-    return sum(
-        star.rate
+def _sides(ways: Ways, alone: AloneRates) -> list[tuple[frozenset[int], frozenset[int], float]]:
+    """Return the senders, receivers and rate of each star of a load."""
+    return [
+        (frozenset(ways[way][0] for way in star.ways), frozenset(ways[way][1] for way in star.ways), star.rate)
         for star in stars_of(ways, alone)
-        if all(ways[way][inner] in group and ways[way][outer] not in group for way in star.ways)
+    ]
+
+
+def _asked(
+    stars: Iterable[tuple[frozenset[int], frozenset[int], float]],
+    group: frozenset[int],
+    is_out: bool,  # noqa: FBT001 - one of a pair
+) -> float:
+    """Return the rate that a load asks of a group's way out, or in: that of the stars that lie across it."""
+    return sum(
+        rate
+        for senders, receivers, rate in stars
+        if (
+            senders <= group and receivers.isdisjoint(group)
+            if is_out
+            else receivers <= group and senders.isdisjoint(group)
+        )
     )
 
 
-def _possible(alone: AloneRates, group: set[int], is_out: bool) -> float:  # noqa: FBT001 - one of a pair
+def _possible(alone: AloneRates, group: frozenset[int], is_out: bool) -> float:  # noqa: FBT001 - one of a pair
     """Return the rate that the links of the group and of the others allow."""
     out, into = (alone.out, alone.into) if is_out else (alone.into, alone.out)
     return min(

@@ -5,8 +5,9 @@
 3. The cuts that explain them (`cuts.find_cuts`) name groups of nodes. Each group is looked at closely, in the direction
    of its cut: its nodes one after another, then together, with the same partners, in several rounds.
 
-A group shares a link if its nodes get clearly less together than in sum one after another, in nearly all rounds. Its
-partners may share another link: they are chosen so that this matters least, and what it takes away is left out.
+A group shares a link if its nodes get clearly less together than in sum one after another, in nearly all rounds, and
+the same each time: busy processors make transfers slow too, but not equally slow. Its partners may share another link:
+they are chosen so that this matters least, and what it takes away is left out.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ MOST_NODES = 64
 NUM_ROUNDS = 4
 FEWEST_AGREEING = 3
 CLEARLY_LESS = 0.9
+STEADY = 0.1
+"""What a group gets together differs by at most this share between the fastest rounds: else it is no link's rate."""
 BUSY_LOAD = 0.85
 """A load in which more of a node's processor time was in use may be limited by the processor."""
 MOST_CUTS = 8
@@ -197,7 +200,7 @@ def _taken(stars: Sequence[tuple[Ways, float]], cuts: Sequence[Cut]) -> float:
 
 
 def _judged(rows: Sequence[LoadSamples], others: Sequence[Cut], carried: float) -> UplinkRate | None:
-    """Return the rate of a link from its close look, or None if it is not shared or the processors were too busy.
+    """Return the rate of a link from its close look, or None if it is not shared or cannot be told.
 
     `others` are the cuts of other racks; `carried` is the most that any load carried.
     """
@@ -208,7 +211,9 @@ def _judged(rows: Sequence[LoadSamples], others: Sequence[Cut], carried: float) 
         sums[number] = sum(rate for _, rate in stars) - _taken(stars, others)
     busy = [n for n, row in together.items() if row.cpu_share > BUSY_LOAD and sums[n] > _CARRIED * carried]
     agreeing = [number for number, row in together.items() if row.rate < CLEARLY_LESS * sums[number]]
-    if len(together) - len(busy) < FEWEST_AGREEING or len(agreeing) < FEWEST_AGREEING:
+    fastest = sorted((row.rate for row in together.values()), reverse=True)[:FEWEST_AGREEING]
+    is_steady = fastest[-1] >= (1 - STEADY) * fastest[0]
+    if not is_steady or len(together) - len(busy) < FEWEST_AGREEING or len(agreeing) < FEWEST_AGREEING:
         return None
     return UplinkRate(
         together=estimate([row.rate for row in together.values()]),

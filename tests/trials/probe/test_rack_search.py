@@ -87,6 +87,24 @@ def _idle(row: LoadSamples) -> LoadSamples:
     return replace(row, cpu_share=0.2)
 
 
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**9), st.integers(4, 8), st.sampled_from([150.0, 250.0, 350.0]))
+def test_a_restless_machine_is_no_rack(seed: int, num_nodes: int, most: float) -> None:
+    equal = EQUAL[:num_nodes]
+    assert not PaperNetwork(out=equal, into=equal, most=most, restless=True, seed=seed).search().uplinks
+
+
+def test_racks_of_a_large_cluster_are_found() -> None:
+    rates = (100.0,) * 16
+    scattered = [PaperRack(members=(1, 9, 12), out=150, into=150), PaperRack(members=(0, 3, 4, 7), out=200, into=240)]
+    neighbours = [PaperRack(members=tuple(range(4 * n, 4 * n + 4)), out=200, into=200) for n in range(4)]
+    halves = [PaperRack(members=tuple(range(8)), out=400, into=400)]
+    for racks in (scattered, neighbours, halves):
+        found = PaperNetwork(out=rates, into=rates, racks=racks).search()
+        assert set(groups(found)) == expected(racks, 16)
+    assert not PaperNetwork(out=rates, into=rates).search().uplinks
+
+
 @pytest.mark.parametrize("num_nodes", [1, 2, 3])
 def test_few_nodes_cannot_be_told_apart(num_nodes: int) -> None:
     network = PaperNetwork(out=EQUAL[:num_nodes], into=EQUAL[:num_nodes])
