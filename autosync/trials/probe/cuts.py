@@ -135,7 +135,7 @@ def sender_sets(num_nodes: int, suspects: Sequence[frozenset[int]]) -> _Bools:
         numbers = np.arange(2**num_nodes)
         every: _Bools = (numbers[:, None] >> np.arange(num_nodes) & 1).astype(bool)
         sizes = every.sum(axis=1)
-        return every[(sizes >= 2) & (sizes <= num_nodes - 2)]
+        return np.asarray(every[(sizes >= 2) & (sizes <= num_nodes - 2)], dtype=np.bool_)
     groups = {frozenset(pair) for pair in itertools.combinations(range(num_nodes), 2)} | set(suspects)
     both = groups | {frozenset(range(num_nodes)) - group for group in groups}
     return np.array([[node in group for node in range(num_nodes)] for group in sorted(both, key=sorted)])

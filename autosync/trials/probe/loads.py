@@ -21,6 +21,7 @@ NUM_CHOSEN_HALVES = 40
 TESTED = 0.85
 """A group is tested if its nodes were to send at least this share of what they and the others could carry."""
 
+_MOST_NODES_PAIRED_TWICE = 6
 _NARROW = 0.95
 _ALIKE = 0.9
 
@@ -94,11 +95,10 @@ def spread(sources: Sequence[int], destinations: Sequence[int], alone: AloneRate
 def _fastest_first(nodes: Sequence[int], rates: Sequence[float]) -> list[int]:
     """Return the nodes by rate, where a rate within `_ALIKE` of a faster node's counts as equal."""
     classes: dict[int, int] = {}
-    first = 0.0
+    first, number = 0.0, -1
     for node in sorted(nodes, key=lambda node: -rates[node]):
         if rates[node] < _ALIKE * first or not classes:
-            first = rates[node]
-            number = len(classes)
+            first, number = rates[node], number + 1
         classes[node] = number
     return sorted(nodes, key=lambda node: classes[node])
 
@@ -124,8 +124,10 @@ def _halves(num_nodes: int) -> Iterator[tuple[int, ...]]:
     """Yield halves of the nodes, each followed by the other half."""
     nodes = range(num_nodes)
     if num_nodes <= MOST_NODES_IN_ALL_HALVES:
-        for size in {num_nodes // 2, num_nodes - num_nodes // 2}:
-            yield from itertools.combinations(nodes, size)
+        # Few nodes have few halves, so each pairs its nodes in two ways.
+        for _ in range(2 if num_nodes <= _MOST_NODES_PAIRED_TWICE else 1):
+            for size in {num_nodes // 2, num_nodes - num_nodes // 2}:
+                yield from itertools.combinations(nodes, size)
         return
     order = random.Random(0)
     runs = [2**power for power in reversed(range((num_nodes - 1).bit_length()))]

@@ -112,7 +112,7 @@ def test_few_nodes_cannot_be_told_apart(num_nodes: int) -> None:
     assert network.num_loads == 0
 
 
-@pytest.mark.parametrize(("num_nodes", "most"), [(4, 6), (5, 20), (6, 20), (7, 70), (8, 70), (16, 80)])
+@pytest.mark.parametrize(("num_nodes", "most"), [(4, 12), (5, 40), (6, 40), (7, 70), (8, 70), (16, 80)])
 def test_the_number_of_loads_without_racks(num_nodes: int, most: int) -> None:
     network = PaperNetwork(out=(100.0,) * num_nodes, into=(100.0,) * num_nodes)
     assert not network.search().uplinks
