@@ -112,7 +112,7 @@ def _duplex(node: NodeCalibration) -> Iterator[Finding]:
 def shared_links(cluster: ClusterSpec, search: RackSearch) -> Iterator[Finding]:
     """Yield warnings about links that nodes share although the file states no rack, and about a search in doubt."""
     for uplink in search.uplinks:
-        yield Finding(kind="shared_link", subject="", message=sentence(cluster, uplink))
+        yield Finding(kind="shared_link", subject="", message=sentence(cluster, uplink, search))
     if search.doubt is not None:
         message = f"whether nodes share links{' besides' if search.uplinks else ''} is unknown: {search.doubt}"
         yield Finding(kind="unclear_links", subject="", message=message)

@@ -26,8 +26,8 @@ from autosync.trials.probe.request import HostLoad, LoadSamples, Ways
 FEWEST_NODES = 4
 """With three nodes, a link that two share is the link of the third."""
 MOST_NODES = 64
-NUM_ROUNDS = 4
-FEWEST_AGREEING = 3
+NUM_ROUNDS = 6
+FEWEST_AGREEING = 4
 CLEARLY_LESS = 0.9
 STEADY = 0.1
 """What a group gets together differs by at most this share between the fastest rounds: else it is no link's rate."""
@@ -106,14 +106,16 @@ def decide(measured: Sequence[LoadSamples], alone: AloneRates) -> RackSearch:
         return RackSearch(uplinks=(), num_loads=len(measured), doubt=doubt)
     found = find_cuts(screened, alone)
     carried = max(row.rate for row in measured)
-    shared: dict[tuple[int, ...], dict[bool, UplinkRate]] = {}
+    rates: dict[tuple[int, ...], dict[bool, UplinkRate]] = {}
     for group, is_out in dict.fromkeys((r.load.group, r.load.is_out) for r in measured if r.load.purpose == "together"):
         own = [row for row in measured if (row.load.group, row.load.is_out) == (group, is_out)]
         rate = _judged(own, _others(group, found.cuts, len(alone.out)), carried)
-        # Racks have no racks inside.
-        if rate is not None and all(group == other or set(group).isdisjoint(other) for other in shared):
-            shared.setdefault(group, {})[is_out] = rate
-    uplinks = [SharedUplink(group=group, out=rates.get(True), into=rates.get(False)) for group, rates in shared.items()]
+        if rate is not None:
+            rates.setdefault(group, {})[is_out] = rate
+    uplinks = _apart(
+        [SharedUplink(group=group, out=both.get(True), into=both.get(False)) for group, both in rates.items()],
+        len(alone.out),
+    )
     return RackSearch(
         uplinks=tuple(sorted(uplinks, key=lambda one: one.group)),
         num_loads=len(measured),
@@ -121,10 +123,31 @@ def decide(measured: Sequence[LoadSamples], alone: AloneRates) -> RackSearch:
     )
 
 
+def _apart(uplinks: Sequence[SharedUplink], num_nodes: int) -> list[SharedUplink]:
+    """Return the uplinks of groups that have no node in common: racks have no racks inside.
+
+    Half of the nodes may as well be the other half, which is taken if it has no node in common with other groups.
+    """
+    found: list[SharedUplink] = []
+    for uplink in sorted(uplinks, key=lambda one: 2 * len(one.group) == num_nodes):
+        sides = [uplink]
+        if 2 * len(uplink.group) == num_nodes:
+            others = tuple(node for node in range(num_nodes) if node not in uplink.group)
+            sides.append(SharedUplink(group=others, out=uplink.into, into=uplink.out))
+        taken = {node for one in found for node in one.group}
+        found += [side for side in sides if taken.isdisjoint(side.group)][:1]
+    return found
+
+
 def _doubt(found: Cuts, uplinks: Sequence[SharedUplink], measured: Sequence[LoadSamples], num_nodes: int) -> str | None:
     """Return why the search may have missed something, or None if the uplinks explain what was measured."""
-    known = {(one.group, is_out) for one in uplinks for is_out in (True, False) if (one.out if is_out else one.into)}
-    explained = sum(cut.num_explained for cut in found.cuts if _named(cut, num_nodes) in known)
+    senders = {one.group for one in uplinks if one.out is not None}
+    receivers = {one.group for one in uplinks if one.into is not None}
+    explained = sum(
+        cut.num_explained
+        for cut in found.cuts
+        if cut.senders in senders or tuple(node for node in range(num_nodes) if node not in cut.senders) in receivers
+    )
     if found.num_deficient < _FEWEST_DEFICIENT or explained >= _LEAST_EXPLAINED * found.num_deficient:
         return None
     if any(row.cpu_share > BUSY_LOAD for row in measured if row.load.purpose == "together"):
@@ -186,8 +209,10 @@ def _partners(cut: Cut, cuts: Sequence[Cut], alone: AloneRates) -> Ways:
 
 
 def _others(group: tuple[int, ...], cuts: Sequence[Cut], num_nodes: int) -> list[Cut]:
-    """Return the cuts of other racks, which have none of the group's nodes."""
-    return [cut for cut in cuts if set(group).isdisjoint(_named(cut, num_nodes)[0])]
+    """Return the cuts of other racks, which have none of the group's nodes; half of the nodes may be the other half."""
+    named = [(cut, set(_named(cut, num_nodes)[0])) for cut in cuts]
+    is_half = 2 * len(group) == num_nodes
+    return [cut for cut, other in named if other.isdisjoint(group) or (is_half and other < set(group))]
 
 
 def _taken(stars: Sequence[tuple[Ways, float]], cuts: Sequence[Cut]) -> float:

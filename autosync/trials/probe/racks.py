@@ -33,7 +33,7 @@ def with_found_racks(cluster: ClusterSpec, search: RackSearch) -> ClusterSpec:
     proposals: list[RackProposal] = []
     measured: list[RackCalibration] = []
     for uplink in search.uplinks:
-        for side in _sides(uplink, len(cluster.nodes)):
+        for side in _sides(uplink, search, len(cluster.nodes)):
             name = f"rack-{len(proposals) + 1}"
             proposals.append(_proposal(cluster, side, name))
             if side.out is not None and side.into is not None:
@@ -42,15 +42,16 @@ def with_found_racks(cluster: ClusterSpec, search: RackSearch) -> ClusterSpec:
     return replace(found, calibration=replace(calibration, racks=(*calibration.racks, *measured)))
 
 
-def _sides(uplink: SharedUplink, num_nodes: int) -> list[SharedUplink]:
-    if not _others_alike(uplink, num_nodes):
+def _sides(uplink: SharedUplink, search: RackSearch, num_nodes: int) -> list[SharedUplink]:
+    if not _others_alike(uplink, search, num_nodes):
         return [uplink]
     others = tuple(node for node in range(num_nodes) if node not in uplink.group)
     return [uplink, replace(uplink, group=others, out=uplink.into, into=uplink.out)]
 
 
-def _others_alike(uplink: SharedUplink, num_nodes: int) -> bool:
-    return 2 * len(uplink.group) == num_nodes
+def _others_alike(uplink: SharedUplink, search: RackSearch, num_nodes: int) -> bool:
+    """Return whether nothing tells if the nodes of an uplink share it, or all others."""
+    return 2 * len(uplink.group) == num_nodes and len(search.uplinks) == 1
 
 
 def _proposal(cluster: ClusterSpec, uplink: SharedUplink, name: str) -> RackProposal:
@@ -66,14 +67,14 @@ def _rounded(rate: float) -> float:
     return float(f"{rate * 8:.3g}") / 8
 
 
-def sentence(cluster: ClusterSpec, uplink: SharedUplink) -> str:
-    """Return what was found, and how sure it is, in words."""
+def sentence(cluster: ClusterSpec, uplink: SharedUplink, search: RackSearch) -> str:
+    """Return what was found about an uplink of the search, and how sure it is, in words."""
     names = [cluster.nodes[position].name for position in uplink.group]
     directions = ((uplink.out, "towards the others"), (uplink.into, "from the others"))
     shared = [(rate, where) for rate, where in directions if rate is not None]
     told = f"{_listed(names)} share {' and '.join(_shared(rate, where) for rate, where in shared)}"
     told += "".join(f"; {where} they share nothing" for rate, where in directions if rate is None)
-    if _others_alike(uplink, len(cluster.nodes)):
+    if _others_alike(uplink, search, len(cluster.nodes)):
         told += "; the others may as well share it, and become a rack too"
     return f"{told}; {_sureness([rate for rate, _ in shared])}"
 

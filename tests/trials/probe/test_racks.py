@@ -57,12 +57,13 @@ def test_a_rack_has_the_measured_rates_and_loads_again(make_cluster: MakeCluster
 def test_a_direction_that_is_not_shared_has_the_sum_of_the_links(make_cluster: MakeCluster) -> None:
     cluster = calibrated(make_cluster(*[500 * MBIT] * 5))
     uplink = SharedUplink(group=(0, 1), out=None, into=shared(300, 980, agreeing=3))
-    found = with_found_racks(cluster, RackSearch(uplinks=(uplink,), num_loads=30))
+    search = RackSearch(uplinks=(uplink,), num_loads=30)
+    found = with_found_racks(cluster, search)
     assert (found.racks[0].uplink_out, found.racks[0].uplink_in) == (1000 * MBIT, 300 * MBIT)
     # What was not measured is not claimed to be.
     assert found.calibration is not None
     assert found.calibration.racks == ()
-    assert sentence(cluster, uplink) == (
+    assert sentence(cluster, uplink, search) == (
         "n0 and n1 share 300 Mbit/s from the others (one after another 980 Mbit/s in sum); "
         "towards the others they share nothing; likely: 3 of 4 measurements agree"
     )
@@ -71,13 +72,14 @@ def test_a_direction_that_is_not_shared_has_the_sum_of_the_links(make_cluster: M
 def test_half_of_the_nodes_make_two_racks(make_cluster: MakeCluster) -> None:
     cluster = calibrated(make_cluster(*[500 * MBIT] * 4))
     uplink = SharedUplink(group=(0, 2), out=shared(480, 980), into=shared(700, 980))
-    found = with_found_racks(cluster, RackSearch(uplinks=(uplink,), num_loads=30))
+    search = RackSearch(uplinks=(uplink,), num_loads=30)
+    found = with_found_racks(cluster, search)
     assert [(rack.uplink_out / MBIT, rack.uplink_in / MBIT) for rack in found.racks] == [(480, 700), (700, 480)]
     assert [node.rack for node in found.nodes] == ["rack-1", "rack-2", "rack-1", "rack-2"]
-    assert sentence(cluster, uplink).startswith(
+    assert sentence(cluster, uplink, search).startswith(
         "n0 and n2 share 480 Mbit/s towards the others (one after another 980 Mbit/s in sum) and 700 Mbit/s from the"
     )
-    assert sentence(cluster, uplink).endswith(
+    assert sentence(cluster, uplink, search).endswith(
         "the others may as well share it, and become a rack too; sure: 8 of 8 measurements agree"
     )
 
