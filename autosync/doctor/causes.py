@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autosync.doctor import compute_causes, ddp_causes, link_causes
 from autosync.doctor.findings import Judge
 
-TUNE = "autosync tune {model} --cluster {cluster} -o best.yaml"
+_TUNE = "{tune}"
 _AGAIN = "{doctor}"
 
 
@@ -17,8 +17,8 @@ class Cause:
     """A possible cause of slow steps.
 
     `title` names the cause to users, and `advice` says what to do about it. `command` is the next command to type, with
-    fields in braces: model, cluster, and doctor (this command again). `explains` names the more general causes that
-    this cause can explain.
+    fields in braces: model, cluster, tune (a command that tunes model or script) and doctor (this command again).
+    `explains` names the more general causes that this cause can explain.
     """
 
     title: str
@@ -42,7 +42,7 @@ CAUSES: Mapping[str, Cause] = {
         title="exposed communication",
         judge=link_causes.exposed_communication,
         advice="look for a better way to synchronise",
-        command=TUNE,
+        command=_TUNE,
     ),
     "slow_link": Cause(
         title="slow link",
@@ -55,7 +55,7 @@ CAUSES: Mapping[str, Cause] = {
         title="slow uplink",
         judge=link_causes.slow_uplink,
         advice="look for a way to synchronise that sends less between racks",
-        command=TUNE,
+        command=_TUNE,
         explains=(EXPOSED,),
     ),
     "wrong_interface": Cause(

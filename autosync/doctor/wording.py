@@ -34,7 +34,13 @@ class Operands:
     def fill(self, command: str) -> str:
         """Return a cause's command with the operands filled in."""
         model = shlex.quote(self.model) if self.model else "model.py"
-        return command.format(model=model, cluster=shlex.quote(self.cluster), doctor=self.again)
+        return command.format(model=model, cluster=shlex.quote(self.cluster), doctor=self.again, tune=self._tune)
+
+    @property
+    def _tune(self) -> str:
+        """The command line that tunes the model, or the script while it trains."""
+        head = ["autosync", "tune", *([self.model] if self.model else []), "--cluster", self.cluster]
+        return shlex.join([*head, "-o", "best.yaml", *(["--", *self.script] if self.script else [])])
 
     def needs_task(self, command: str) -> bool:
         """Whether a command needs a task, and the user has named a script instead."""

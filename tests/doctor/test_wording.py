@@ -49,8 +49,10 @@ def test_the_next_command_names_what_the_user_has_typed(work: Any, ranks: Any) -
     found = diagnose(ranks(works=[work()] * 2, rate=3e7).evidence())
     assert "autosync tune model.py --cluster c -o best.yaml" in describe(found, MODEL)
     assert "docs/task.md" not in describe(found, MODEL)
-    assert "autosync tune model.py --cluster 'my cluster.yaml' -o best.yaml" in describe(found, SCRIPT)
-    assert "docs/task.md" in describe(found, SCRIPT)
+    assert "autosync tune --cluster 'my cluster.yaml' -o best.yaml -- train.py --name 'a b'" in describe(found, SCRIPT)
+    assert "docs/task.md" not in describe(found, SCRIPT)
+    # Buckets of stock DDP are tuned for tasks alone.
+    assert SCRIPT.needs_task(CAUSES["bucket_sizes"].command)
     assert SCRIPT.again == "autosync doctor --cluster 'my cluster.yaml' -- train.py --name 'a b'"
 
 
