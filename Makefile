@@ -20,7 +20,7 @@ export PIP_ROOT_USER_ACTION := ignore
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --progress-bar off --retries 5 --constraint constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint typing pytest fulltest postgresql test-launchers models-suite test-versions wheel-test mutations ddp-suite format gallery docs clean
+.PHONY: help setup demo test lint typing pytest fulltest postgresql test-launchers models-suite test-versions wheel-test mutations ddp-suite scripts-suite format gallery docs clean
 
 help:
 	@echo 'make demo        tune a shipped model on an emulated cluster, and write a report about it'
@@ -32,6 +32,7 @@ help:
 	@echo 'make gallery     draw docs/gallery anew: every preset, with a timeline measured on the testbed'
 	@echo 'make docs        build the site of the documentation in build/site'
 	@echo 'make ddp-suite   what DDP, ZeRO and Horovod are tested for, under four strategies, on two and three ranks (15 minutes)'
+	@echo 'make scripts-suite   unchanged scripts of torch, transformers, accelerate and Lightning under autosync (an hour)'
 	@echo 'make mutations   break what users of DDP expect, one thing after the other: a test must notice (minutes)'
 	@echo 'make lint | typing | pytest | wheel-test | format | setup | clean'
 
@@ -118,6 +119,13 @@ docs: $(STAMP)
 # Behaviours of tests/ddp_suite beside stock DDP; build/ddp-suite.json has each result.
 ddp-suite: $(STAMP)
 	$(BIN)/python tests/ddp_suite/run.py
+
+# Unchanged scripts beside stock DDP; build/script-suite.json has each result.
+scripts-suite: $(STAMP)
+	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))' \
+		accelerate lightning peft timm torchvision transformers \
+		|| $(PIP_INSTALL) --no-build-isolation --editable '.[frameworks,models]'
+	$(BIN)/python tests/script_suite/run.py
 
 mutations: $(STAMP)
 	$(BIN)/python tools/mutations.py
