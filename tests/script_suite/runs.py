@@ -3,6 +3,7 @@
 Each run has a folder of its own, in which the script's output folder is `out`. Runs of stock DDP are made once.
 """
 
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ ENVIRONMENT: Mapping[str, str] = {
     # Models are made of configurations, so whatever would be downloaded is a mistake.
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE / "site"), os.environ.get("PYTHONPATH")))),
 }
 PYTHON: Sequence[str] = (sys.executable, "-P")
 AUTOSYNC: Sequence[str] = (*PYTHON, "-m", "autosync.cli")

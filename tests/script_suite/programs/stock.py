@@ -1,7 +1,7 @@
 """`torchrun … stock.py [--bucket-mb N] [--jitter] [--end-after STEPS] train.py ARGS`: a script under stock DDP.
 
-It sets the bucket size that the script leaves to DDP. `--jitter` adds rounding to averaged gradients, by a
-communication hook; `--end-after` ends the script where the step after so many would begin.
+It sets the bucket size that the script leaves to DDP. `--jitter` adds rounding to averaged gradients; `--end-after`
+ends the script where the step after so many would begin.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 ROUNDING = 2.0**-20
 
@@ -24,25 +24,38 @@ class Jitter:
     def __init__(self) -> None:
         self._generator = torch.Generator().manual_seed(1)
 
-    def hook(self, _: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Average a bucket over all ranks, and change it."""
+    def add_to(self, ddp: DistributedDataParallel) -> None:
+        """Change the gradients of a model: by a communication hook, or before updates if some are sparse."""
+        if any(getattr(module, "sparse", False) for module in ddp.modules()):
+            # DDP gives sparse gradients to no hook of this kind.
+            register_optimizer_step_pre_hook(self._before_step)
+        else:
+            ddp.register_comm_hook(None, self._hook)
+
+    def _hook(self, _: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         return allreduce_hook(None, bucket).then(lambda done: self._changed(done.value()[0]))
 
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        for parameter in (one for group in optimizer.param_groups for one in group["params"]):
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.coalesce()
+                self._changed(parameter.grad.values())
+            elif parameter.grad is not None:
+                self._changed(parameter.grad)
+
     def _changed(self, gradient: torch.Tensor) -> torch.Tensor:
-        if gradient.is_sparse:
-            return gradient
         signs = torch.randint(0, 2, gradient.shape, generator=self._generator).mul_(2).sub_(1)
         return gradient.mul_(1 + ROUNDING * signs)
 
 
 def set_buckets(megabytes: int, *, jitters: bool) -> None:
-    """Have every DDP that the script makes take this bucket size, and perhaps the hook."""
+    """Have every DDP that the script makes take this bucket size, and perhaps add rounding."""
     init = DistributedDataParallel.__init__
 
     def changed(ddp: Any, *arguments: Any, **options: Any) -> None:
         init(ddp, *arguments, **{**options, "bucket_cap_mb": megabytes})
         if jitters:
-            ddp.register_comm_hook(None, Jitter().hook)
+            Jitter().add_to(ddp)
 
     DistributedDataParallel.__init__ = changed
 
@@ -50,7 +63,7 @@ def set_buckets(megabytes: int, *, jitters: bool) -> None:
 def end_after(num_steps: int) -> None:
     """End the script in the forward pass that follows so many steps of optimizers, as tuning does."""
     steps = 0
-    forward = DistributedDataParallel._pre_forward
+    stock = DistributedDataParallel._pre_forward
 
     def stepped(*_: object) -> None:
         nonlocal steps
@@ -59,10 +72,10 @@ def end_after(num_steps: int) -> None:
     def pre_forward(ddp: Any, *inputs: Any, **options: Any) -> Any:
         if steps >= num_steps and torch.is_grad_enabled():
             raise SystemExit(0)
-        return forward(ddp, *inputs, **options)
+        return stock(ddp, *inputs, **options)
 
     register_optimizer_step_post_hook(stepped)
-    DistributedDataParallel._pre_forward = pre_forward
+    DistributedDataParallel._pre_forward = torch.compiler.disable(pre_forward)
 
 
 def main() -> None:
