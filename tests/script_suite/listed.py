@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+_CLOSURE = "optimizer.step(closure): the first forward pass of this"
 SCRIPTS_FOLDER = Path(__file__).parent / "scripts"
 
 
@@ -34,6 +35,29 @@ class Script:
         return SCRIPTS_FOLDER / f"{self.name}.py"
 
 
+def _of_trainer(name: str) -> Script:
+    return Script(
+        name=name,
+        kind="trainer",
+        weights="model.safetensors",
+        checkpoint="checkpoint-12",
+        needs=("accelerate", "transformers"),
+    )
+
+
+def _of_lightning(name: str, *, needs: tuple[str, ...], checkpoint: str = "step=12.ckpt") -> Script:
+    """Lightning's Trainer gives closures to its optimizers' steps."""
+    return Script(
+        name=name,
+        kind="lightning",
+        losses="lightning_logs/version_0/metrics.csv",
+        weights="last.ckpt",
+        checkpoint=checkpoint,
+        needs=("lightning", *needs),
+        refused={"bytescheduler": _CLOSURE},
+    )
+
+
 SCRIPTS: tuple[Script, ...] = (
     Script(name="plain_torchrun", kind="plain", weights="model.pt", needs=("torchvision",)),
     Script(name="plain_bf16_clipping", kind="plain", weights="model.pt", needs=("timm",)),
@@ -46,6 +70,60 @@ SCRIPTS: tuple[Script, ...] = (
     ),
     Script(name="plain_accumulation", kind="plain", weights="model.pt", needs=("timm",)),
     Script(name="plain_sparse", kind="plain", weights="model.pt"),
+    _of_trainer("trainer_classification"),
+    _of_trainer("trainer_causal_lm"),
+    _of_trainer("trainer_seq2seq"),
+    _of_trainer("trainer_custom_loss"),
+    Script(
+        name="accelerate_basic",
+        kind="accelerate",
+        weights="model.safetensors",
+        checkpoint="state",
+        needs=("accelerate", "transformers"),
+    ),
+    Script(
+        name="accelerate_bf16",
+        kind="accelerate",
+        weights="model.pt",
+        checkpoint="checkpoints/checkpoint_0",
+        needs=("accelerate", "timm"),
+    ),
+    Script(
+        name="accelerate_language_model",
+        kind="accelerate",
+        weights="model.safetensors",
+        checkpoint="step_12",
+        needs=("accelerate", "transformers"),
+    ),
+    Script(
+        name="accelerate_average",
+        kind="accelerate",
+        weights="weights.pt",
+        checkpoint="state",
+        needs=("accelerate", "transformers"),
+    ),
+    _of_lightning("lightning_basic", needs=("torchvision",)),
+    _of_lightning("lightning_bf16", needs=("transformers",)),
+    _of_lightning("lightning_manual", needs=("timm",), checkpoint="step=24.ckpt"),
+    _of_lightning("lightning_average", needs=("transformers",)),
+    Script(
+        name="gan",
+        kind="other",
+        weights="weights.pt",
+        tasks=("gan_tasks.py:generator", "gan_tasks.py:discriminator"),
+        refused={
+            "tune": "wraps a second model in DistributedDataParallel",
+            "doctor": "trains a second model in DistributedDataParallel",
+        },
+    ),
+    Script(
+        name="lora",
+        kind="other",
+        weights="adapter/adapter_model.safetensors",
+        checkpoint="checkpoint-12",
+        needs=("peft", "transformers"),
+    ),
+    Script(name="compiled", kind="other", weights="model.pt", needs=("timm",)),
 )
 
 BY_NAME: Mapping[str, Script] = {one.name: one for one in SCRIPTS}
