@@ -5,7 +5,7 @@ import shutil
 from dataclasses import dataclass, replace
 
 from bundles import CLUSTER, STRATEGIES, write_bundles
-from judging import allowances, distances, excess, mismatch
+from judging import allowances, distances, excess, mismatch, too_wide
 from processes import Ended
 from runs import AUTOSYNC, RunFailed, Runs
 from written import Written
@@ -14,7 +14,7 @@ from autosync.errors import AutosyncError
 
 CELLS = (*STRATEGIES, "tune", "doctor")
 KINDS = ("same", "refused", "unlisted", "wrong", "hang", "crash", "stock")
-"""`unlisted` is a refusal that no table lists; `stock`: stock DDP itself does not run the script."""
+"""`unlisted` is a refusal that no table lists; `stock`: stock DDP itself does not run the script twice alike."""
 GOOD = KINDS[:2]
 TUNED_STEPS = 3000
 """The steps of a script that is tuned. It is ended with the verdict, after a few hundred."""
@@ -38,6 +38,8 @@ def judge(runs: Runs, cell: str) -> Result:
         allowed = allowances(*references)
     except (RunFailed, OSError, ValueError) as error:
         return Result(verdict="stock", words=_told(error))
+    if words := too_wide(allowed, references[0]):
+        return Result(verdict="stock", words=words)
     try:
         match cell:
             case "tune":

@@ -16,6 +16,8 @@ from written import Written
 FACTOR = 2.0
 FLOOR = 1e-6
 """What is always allowed, of a tensor's norm and of the largest loss."""
+WIDEST = 0.05
+"""What may be allowed at most, of the largest loss. A script whose yardstick is wider shows nothing."""
 LOSSES = "the losses"
 
 Distances = Mapping[str, float]
@@ -49,6 +51,14 @@ def allowances(expected: Written, *yardsticks: Written) -> Distances:
     sizes |= {name: _norm(one) for name, one in expected.tensors.items()}
     apart = [distances(one, expected) for one in yardsticks]
     return {name: FACTOR * max(one[name] for one in apart) + FLOOR * size for name, size in sizes.items()}
+
+
+def too_wide(allowed: Distances, expected: Written) -> str:
+    """Return in words that the yardstick is too wide; empty if it is not."""
+    share = allowed[LOSSES] / max(map(abs, expected.losses))
+    return (
+        f"stock DDP is too far from itself: {share:.2g} of the largest loss would be allowed" if share > WIDEST else ""
+    )
 
 
 def excess(found: Distances, allowed: Distances) -> tuple[float, str]:

@@ -106,6 +106,15 @@ def test_twice_the_distance_of_stock_ddp_is_allowed(suite: Any) -> None:
     assert share((2.0, 1.0), 3.0, float("nan")) == (float("inf"), "weight")
 
 
+def test_a_script_that_amplifies_rounding_shows_nothing(suite: Any) -> None:
+    judging = suite["judging"]
+    stock = _written(suite, (2.0, 1.0), 3.0)
+    assert not judging.too_wide(judging.allowances(stock, _written(suite, (2.0, 1.01), 3.0)), stock)
+    assert "0.2 of the largest loss" in judging.too_wide(
+        judging.allowances(stock, _written(suite, (2.0, 1.2), 3.0)), stock
+    )
+
+
 def test_what_cannot_be_compared_is_told(suite: Any) -> None:
     mismatch = suite["judging"].mismatch
     stock = _written(suite, (2.0, 1.0), 3.0)

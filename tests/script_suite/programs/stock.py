@@ -33,7 +33,7 @@ class Jitter:
             ddp.register_comm_hook(None, self._hook)
 
     def _hook(self, _: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        return allreduce_hook(None, bucket).then(lambda done: self._changed(done.value()[0]))
+        return allreduce_hook(None, bucket).then(lambda done: self._changed(done.value()))
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         for parameter in (one for group in optimizer.param_groups for one in group["params"]):

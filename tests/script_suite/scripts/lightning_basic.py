@@ -13,7 +13,7 @@ from torchvision.models import shufflenet_v2_x0_5
 
 
 class Classifier(L.LightningModule):
-    def __init__(self, lr: float = 0.01) -> None:
+    def __init__(self, lr: float = 5e-4) -> None:
         super().__init__()
         self.save_hyperparameters()
         self.model = shufflenet_v2_x0_5(num_classes=3)
