@@ -9,14 +9,14 @@ import torch.nn.functional as F
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
-from torchvision.models import shufflenet_v2_x0_5
+from torchvision.models import squeezenet1_1
 
 
 class Classifier(L.LightningModule):
     def __init__(self, lr: float = 5e-4) -> None:
         super().__init__()
         self.save_hyperparameters()
-        self.model = shufflenet_v2_x0_5(num_classes=3)
+        self.model = squeezenet1_1(num_classes=3)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return self.model(images)
@@ -38,7 +38,7 @@ class Classifier(L.LightningModule):
 
 def images(size: int, seed: int) -> TensorDataset:
     generator = torch.Generator().manual_seed(seed)
-    values = torch.randn(size, 3, 32, 32, generator=generator)
+    values = torch.randn(size, 3, 48, 48, generator=generator)
     return TensorDataset(values, values.mean((2, 3)).argmax(1))
 
 
