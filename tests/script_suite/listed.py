@@ -121,7 +121,9 @@ SCRIPTS: tuple[Script, ...] = (
         kind="other",
         weights="weights.pt",
         tasks=("gan_tasks.py:generator", "gan_tasks.py:discriminator"),
+        # The discriminator has two backward passes a step, of which the second adds to the gradients of the first.
         refused={
+            "bytescheduler": "was there already when a backward pass added to it",
             "tune": "wraps a second model in DistributedDataParallel",
             "doctor": "trains a second model in DistributedDataParallel",
         },

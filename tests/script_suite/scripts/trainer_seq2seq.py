@@ -29,10 +29,11 @@ class Reversals(torch.utils.data.Dataset):
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         source = self.words[index]
-        end = torch.tensor([END])
+        end, start = torch.tensor([END]), torch.tensor([PAD])
         return {
             "input_ids": torch.cat([source, end]),
             "attention_mask": torch.ones(LENGTH + 1, dtype=torch.long),
+            "decoder_input_ids": torch.cat([start, source.flip(0)]),
             "labels": torch.cat([source.flip(0), end]),
         }
 
