@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
-from torchvision.models import shufflenet_v2_x0_5
+from torchvision.models import squeezenet1_1
 
 
 class Images(Dataset):
@@ -93,7 +93,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     args.output.mkdir(parents=True, exist_ok=True)
-    model = shufflenet_v2_x0_5(num_classes=4)
+    model = squeezenet1_1(num_classes=4)
     data = Images(96)
     loader = DataLoader(data, batch_size=12, sampler=DistributedSampler(data))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-4)
