@@ -64,7 +64,9 @@ class Observation:
         self._steps: list[ProfiledStep] = []
         self._microsteps: list[Microstep] = []
         self._is_open = False
+        self._is_in_forward = False
         self._is_in_backward = False
+        self._is_nested = False
         self._update_marks: list[Any] = []
         self._update_seconds = 0.0
         self._sparse: set[str] = set()
@@ -96,10 +98,11 @@ class Observation:
         self._close_microstep()
         self._batch_size = max(next((len(one) for one in _tensors_in(inputs) if one.dim()), 1), 1)
         self._recorder.forward_begins()
-        self._is_open = True
+        self._is_open = self._is_in_forward = True
 
     def forward_ends(self, output: Any) -> None:
         """It has ended."""
+        self._is_in_forward = False
         outputs = [one for one in _tensors_in(output) if one.requires_grad]
         self._recorder.forward_ends(outputs)
         if not self._microsteps and self._sees_uses:
@@ -150,6 +153,7 @@ class Observation:
                 self._microsteps.append(microstep)
 
     def _gradient_is_ready(self, _: torch.Tensor) -> None:
+        self._is_nested |= self._is_in_forward
         if self._is_in_backward or not self._sees_uses:
             return
         self._is_in_backward = True
@@ -163,6 +167,11 @@ class Observation:
         """Return what was seen of the script, which has this name."""
         if not optimizers:
             raise OperationError("no optimizer holds parameters of the model that the script wraps")
+        if self._is_nested:
+            raise OperationError(
+                "the script runs backward passes inside the forward pass of its DistributedDataParallel, as manual "
+                "optimization under Lightning does: it cannot be observed (tune a task: autosync tune model.py)"
+            )
         reasons = [*self._reasons, *self.uses.reasons()]
         if len({type(one) for one in optimizers}) > 1:
             reasons.append("its optimizers are of different classes")

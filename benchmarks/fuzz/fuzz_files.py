@@ -13,6 +13,7 @@ not tried again. `--only` tries one input, and `--keep` leaves it in a folder.
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import subprocess
@@ -72,9 +73,9 @@ class Tally:
 
 
 def shared_out(num_inputs: int, kinds: Sequence[str]) -> dict[str, int]:
-    """Return how many inputs each kind has, by weight and at least one."""
+    """Return how many inputs each kind has, by weight: at least as many as wanted in all, and one of each."""
     total = sum(KINDS[kind].weight for kind in kinds)
-    return {kind: max(1, round(num_inputs * KINDS[kind].weight / total)) for kind in kinds}
+    return {kind: math.ceil(num_inputs * KINDS[kind].weight / total) for kind in kinds}
 
 
 def tried(kind: str, seed: str, numbers: Sequence[int], *, keep: Path | None = None) -> Iterator[Answer]:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+
+from autosync.errors import OperationError
+from autosync.script.observing import Observation
 
 
 @pytest.mark.parametrize("script", ["plain", "sparse"])
@@ -27,3 +31,22 @@ def test_the_model_spec_is_that_of_the_task(ranks: Any, compare: Any, model_spec
     stock = ranks.run(script, None)
     for expected, saved in zip(stock.saved, outcome.saved, strict=True):
         compare(saved, expected, script, 0.0)
+
+
+def test_a_backward_pass_inside_the_forward_pass_is_refused() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen, inputs = Observation(model), torch.ones(4, 2)
+    seen.begin()
+    for _ in range(3):
+        seen.forward_begins([inputs])
+        # Lightning's manual optimization makes the whole step inside the forward pass.
+        model(inputs).sum().backward()
+        seen.update_begins(optimizer, [])
+        optimizer.step()
+        seen.update_ends()
+        seen.forward_ends(torch.zeros(()))
+        seen.step_ends()
+    seen.end()
+    with pytest.raises(OperationError, match="inside the forward pass of its DistributedDataParallel"):
+        seen.facts("script", [optimizer])
