@@ -152,7 +152,7 @@ class Processors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class InterfaceTraffic:
     """The network interface of a rank's node that carried most bytes during its steps, and the one that should.
 
     `chosen` is the value of GLOO_SOCKET_IFNAME that the launcher gave to the rank. The script may have changed it.
@@ -185,7 +185,7 @@ class RankEvidence:
     settings: WatchedSettings
     variables: tuple[WatchedVariable, ...] = ()
     processors: Processors | None = None
-    traffic: Traffic | None = None
+    traffic: InterfaceTraffic | None = None
     small_message_seconds: float | None = None
     large_message_bytes: int = 0
     large_message_seconds: float | None = None

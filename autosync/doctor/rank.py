@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from autosync import documents
-from autosync.doctor.evidence import KIND, VERSION, Processors, RankEvidence, Traffic
+from autosync.doctor.evidence import KIND, VERSION, InterfaceTraffic, Processors, RankEvidence
 from autosync.doctor.post import BUDGET_VARIABLE, STEPS_VARIABLE, in_lines
 from autosync.doctor.watch import WARMUP_STEPS, Watch
 from autosync.errors import InputError, OperationError
@@ -100,7 +100,7 @@ class RankDoctor:
         self,
         watch: Watch,
         processors: Processors | None,
-        traffic: Traffic | None,
+        traffic: InterfaceTraffic | None,
         timed: _TimedMessages,
     ) -> None:
         evidence = RankEvidence(
@@ -147,13 +147,13 @@ class RankDoctor:
             seconds=seconds,
         )
 
-    def _traffic(self) -> Traffic | None:
+    def _traffic(self) -> InterfaceTraffic | None:
         """Return the interface that carried most bytes since the warm-up; None if the launcher chose none."""
         if not self._carried or not self._chosen_interface:
             return None
         carried = {name: total - self._carried.get(name, 0) for name, total in interface_bytes().items()}
         used = max(carried, key=lambda name: carried[name])
-        return Traffic(
+        return InterfaceTraffic(
             used=used,
             used_bytes=max(carried[used], 0),
             chosen=self._chosen_interface,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autosync.doctor.causes import CAUSES
 from autosync.doctor.diagnosis import LEAST_SHARE, diagnose
-from autosync.doctor.evidence import Evidence, LinkRate, Processors, Traffic, WatchedSettings
+from autosync.doctor.evidence import Evidence, InterfaceTraffic, LinkRate, Processors, WatchedSettings
 from autosync.doctor.timing import PHASES, timing_of
 
 MIB = 2**20
@@ -119,14 +119,14 @@ def test_a_slow_link_of_the_cluster_file_is_one_though_not_measured(work: Any, r
     assert found.unknown["slow_link"] == "no time"
 
 
-def _with_traffic(evidence: Evidence, **traffic: Traffic) -> Evidence:
+def _with_traffic(evidence: Evidence, **traffic: InterfaceTraffic) -> Evidence:
     ranks = tuple(replace(one, traffic=traffic.get(f"n{one.rank}")) for one in evidence.ranks)
     return replace(evidence, ranks=ranks)
 
 
 def test_gradients_that_the_script_sends_over_another_interface(work: Any, ranks: Any) -> None:
     evidence = ranks(works=[work()] * 3, rate=3e7).evidence(links=_links(3))
-    astray = Traffic(used="mgmt0", used_bytes=2**40, chosen="eth0,eth1", chosen_bytes=5000)
+    astray = InterfaceTraffic(used="mgmt0", used_bytes=2**40, chosen="eth0,eth1", chosen_bytes=5000)
     found = diagnose(_with_traffic(evidence, n1=astray, n2=astray))
     assert found.primary.name == "wrong_interface"
     assert found.primary.finding.subject == "n1, n2"
@@ -136,14 +136,14 @@ def test_gradients_that_the_script_sends_over_another_interface(work: Any, ranks
 @pytest.mark.parametrize(
     "traffic",
     [
-        Traffic(used="eth1", used_bytes=2**40, chosen="eth0,eth1", chosen_bytes=2**40),
+        InterfaceTraffic(used="eth1", used_bytes=2**40, chosen="eth0,eth1", chosen_bytes=2**40),
         # Something else is busier there, and the chosen interface may have carried the gradients.
-        Traffic(used="disk0", used_bytes=2**41, chosen="eth0", chosen_bytes=2**40),
+        InterfaceTraffic(used="disk0", used_bytes=2**41, chosen="eth0", chosen_bytes=2**40),
         # A hook of the script's own may send less than the gradients have.
-        Traffic(used="disk0", used_bytes=1000, chosen="eth0", chosen_bytes=900),
+        InterfaceTraffic(used="disk0", used_bytes=1000, chosen="eth0", chosen_bytes=900),
     ],
 )
-def test_gradients_on_the_chosen_interface(work: Any, ranks: Any, traffic: Traffic) -> None:
+def test_gradients_on_the_chosen_interface(work: Any, ranks: Any, traffic: InterfaceTraffic) -> None:
     evidence = ranks(works=[work()] * 3, rate=3e7).evidence(links=_links(3))
     assert diagnose(_with_traffic(evidence, n1=traffic)).primary.name == "exposed_communication"
 

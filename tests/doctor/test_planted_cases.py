@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autosync.doctor.diagnosis import diagnose
-from autosync.doctor.evidence import Evidence, Processors, Traffic, WatchedSettings
+from autosync.doctor.evidence import Evidence, InterfaceTraffic, Processors, WatchedSettings
 from autosync.doctor.links import link_rates
 from autosync.specs.calibration import Calibration, Estimate, NodeCalibration, RackCalibration
 from autosync.specs.cluster import ClusterSpec
@@ -114,7 +114,7 @@ def _evidence(planted: Planted, work: Any, ranks: Any) -> Evidence:
         ),
         processors=dict.fromkeys(range(num), use),
     ).evidence(links=link_rates(_probed(planted.cluster, nodes, uplinks)))
-    astray = Traffic(used=SIDE_INTERFACE, used_bytes=2**40, chosen="eth0", chosen_bytes=1000)
+    astray = InterfaceTraffic(used=SIDE_INTERFACE, used_bytes=2**40, chosen="eth0", chosen_bytes=1000)
     is_astray = [
         isinstance(fault, SideNetwork) or (isinstance(fault, SideRoute) and fault.node == node) for node in found.nodes
     ]

@@ -8,6 +8,8 @@ import pytest
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
+AS_PEOPLE_WRITE_THEM = "tests/script_suite/scripts/"
+"""The scripts of this folder have the form in which people have theirs: many of them are one long `main`."""
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,8 @@ def test_no_file_is_too_long(sources: dict[str, str]) -> None:
 
 
 def test_no_function_is_too_long(sources: dict[str, str]) -> None:
-    assert not [name for path, text in sources.items() for name in _long_functions(path, ast.parse(text))]
+    ours = {path: text for path, text in sources.items() if not path.startswith(AS_PEOPLE_WRITE_THEM)}
+    assert not [name for path, text in ours.items() for name in _long_functions(path, ast.parse(text))]
 
 
 def _long_functions(path: str, tree: ast.Module) -> Iterator[str]:
