@@ -179,7 +179,7 @@ def fast_probe(monkeypatch: pytest.MonkeyPatch, pair: ClusterSpec, tmp_path: Pat
     """A cluster file whose probe, by the command, is a small one with a warning."""
 
     def small(cluster: ClusterSpec, *, settings: ProbeSettings, **others: object) -> Probed:
-        assert settings.timeout_seconds == 70.0
+        assert settings.timeout_seconds == 80.0
         probed = probe(cluster, settings=TINY, **others)  # type: ignore[arg-type]
         return replace(probed, findings=(Finding(kind="noisy", subject="this", message="hums"),))
 
