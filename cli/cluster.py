@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from autosync.specs.cluster import ClusterSpec
     from autosync.trials.probe import Probed
 
-SECONDS_A_NODE = 20.0
+
+def probe_limit(cluster: ClusterSpec) -> float:
+    """Return the seconds that a probe of a cluster may take."""
+    return 60.0 + 20.0 * len(cluster.nodes)
 
 
 @click.group(epilog="Example: autosync cluster show cluster.yaml")
@@ -82,7 +85,7 @@ def probe(cluster_file: str, *, output: Path | None, timeout: float | None, forc
     from autosync.trials.probe import ProbeSettings
     from autosync.trials.probe import probe as run_probe
 
-    limit = 60.0 + SECONDS_A_NODE * len(spec.nodes) if timeout is None else timeout
+    limit = probe_limit(spec) if timeout is None else timeout
     probed = run_probe(spec, settings=ProbeSettings(timeout_seconds=limit), progress=note)
     if output is not None:
         save_cluster(output, probed.cluster)

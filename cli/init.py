@@ -27,7 +27,6 @@ LAUNCHERS: dict[str, str] = {
     "local": "this machine alone",
     "testbed": "hosts emulated on this machine",
 }
-SECONDS_A_NODE = 20.0
 
 T = TypeVar("T")
 
@@ -229,12 +228,12 @@ def _check(spec: ClusterSpec, output: Path) -> ClusterCheck:
 
 def _probe(spec: ClusterSpec, output: Path) -> None:
     """Measure the cluster, and write the file again with what was measured."""
+    from autosync.cli.cluster import probe_limit
     from autosync.specs.cluster_file import save_cluster
     from autosync.trials.probe import ProbeSettings
     from autosync.trials.probe import probe as run_probe
 
-    limit = 60.0 + SECONDS_A_NODE * len(spec.nodes)
-    probed = run_probe(spec, settings=ProbeSettings(timeout_seconds=limit), progress=note)
+    probed = run_probe(spec, settings=ProbeSettings(timeout_seconds=probe_limit(spec)), progress=note)
     save_cluster(output, probed.cluster)
     for finding in probed.findings:
         note(f"warning: {finding}")
