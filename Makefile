@@ -20,7 +20,7 @@ export PIP_ROOT_USER_ACTION := ignore
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --progress-bar off --retries 5 --constraint constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint typing pytest fulltest postgresql test-launchers models-suite test-versions wheel-test mutations ddp-suite scripts-suite format gallery docs clean
+.PHONY: help setup demo test lint typing kernels pytest fulltest postgresql test-launchers models-suite test-versions wheel-test mutations ddp-suite scripts-suite format gallery docs clean
 
 help:
 	@echo 'make demo        tune a shipped model on an emulated cluster, and write a report about it'
@@ -54,7 +54,7 @@ demo: $(STAMP)
 
 test: lint typing pytest
 
-fulltest: lint typing postgresql
+fulltest: lint typing postgresql kernels
 	$(BIN)/python -m pytest -m '' -n $(JOBS) --quiet
 
 # For the test in which two tuners share a study there; it starts a server of its own.
@@ -80,7 +80,11 @@ typing: $(STAMP)
 	@cd $(TYPING) && ln -s ../../../autosync/* $(addprefix ../../../,$(filter-out autosync,$(SOURCES))) .
 	$(BIN)/mypy
 
-pytest: $(STAMP)
+# numba compiles the simulators once, for minutes: here, so that it counts towards no test's time limit.
+kernels: $(STAMP)
+	@$(BIN)/python -c 'from autosync.simulators.learned.rehearsal import rehearsed; rehearsed()'
+
+pytest: kernels
 	$(BIN)/python -m pytest -n $(JOBS) --quiet
 
 # Services are installed and not started: the tests start their own, in hosts of the testbed.
