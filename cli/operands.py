@@ -60,7 +60,7 @@ def model_and_cluster(model_target: str, cluster_target: str, *, is_run: bool = 
     check_model_file(model_target)
     if is_task(model_target):
         note(f"profiling {model_target}")
-    return model_of(model_target), cluster
+    return model_of(model_target, device=cluster.device_type), cluster
 
 
 def context_of(model_target: str | None, cluster_target: str | None) -> tuple[ModelSpec, ClusterSpec] | None:

@@ -18,7 +18,7 @@ from autosync.errors import OperationError
 from autosync.script.gradient_uses import GradientUses
 from autosync.specs.model import ModelSpec
 from autosync.specs.profile.assemble import ProfiledStep, ProfileRecords, assemble
-from autosync.specs.profile.clock import Clock, CudaClock, HostClock
+from autosync.specs.profile.clock import clock_of
 from autosync.specs.profile.optimizer import optimizer_notes, optimizer_spec
 from autosync.specs.profile.recorder import Microstep, MicrostepRecorder, structure_of
 from autosync.specs.profile.run import device_name, known_rows, profiled_step
@@ -57,7 +57,7 @@ class Observation:
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
         self._trained = [one for one in model.parameters() if one.requires_grad]
-        self._clock = _clock_of(self._trained)
+        self._clock = clock_of(self._trained[0].device)
         self._recorder = MicrostepRecorder(structure=structure_of(model), clock=self._clock, asks_sequence=True)
         self.uses = GradientUses(self._trained)
         self._hooks = contextlib.ExitStack()
@@ -204,11 +204,6 @@ class Observation:
             loss_scaling=self.uses.scales,
         )
         return ScriptFacts(model=assemble(facts, records), reasons=tuple(reasons))
-
-
-def _clock_of(parameters: Sequence[torch.nn.Parameter]) -> Clock:
-    device = parameters[0].device
-    return CudaClock(device) if device.type == "cuda" else HostClock()
 
 
 def _tensors_in(value: Any) -> Sequence[torch.Tensor]:

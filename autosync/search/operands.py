@@ -42,9 +42,9 @@ def model_name(model: ModelOperand) -> str:
     return f"{Path(file)}:{model.__name__}"
 
 
-def model_spec_of(model: ModelOperand) -> ModelSpec:
-    """Return the spec of a model. A task is profiled in this call."""
-    return model if isinstance(model, ModelSpec) else model_of(model_name(model))
+def model_spec_of(model: ModelOperand, cluster: ClusterSpec) -> ModelSpec:
+    """Return the spec of a model. A task is profiled in this call, on the kind of device on which ranks train it."""
+    return model if isinstance(model, ModelSpec) else model_of(model_name(model), device=cluster.device_type)
 
 
 def cluster_name(cluster: ClusterOperand) -> str:

@@ -129,7 +129,7 @@ def _new(
     if isinstance(model, str):
         check_model_file(model)
     progress.note(f"profiling {task}" if is_task(task) else f"reading {task}")
-    spec = model_spec_of(model)
+    spec = model_spec_of(model, cluster_spec)
     if (words := profile_warning(spec)) is not None:
         progress.note(words)
     folder = new_study_folder(study, spec, cluster_spec)

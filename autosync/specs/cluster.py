@@ -101,6 +101,11 @@ class ClusterSpec:
         return sum(node.devices for node in self.nodes if node.role == "worker")
 
     @property
+    def device_type(self) -> Literal["cpu", "cuda"]:
+        """The kind of device on which trials train: NCCL connects GPUs, one for each rank."""
+        return "cuda" if self.backend == "nccl" else "cpu"
+
+    @property
     def is_one_machine(self) -> bool:
         """Whether all ranks run on this machine and share its processors and memory."""
         return launcher_traits(self.launcher).is_one_machine

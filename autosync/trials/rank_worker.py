@@ -27,11 +27,12 @@ from autosync.strategy.emit.settings import DdpSettings
 from autosync.strategy.files import parse_strategy
 from autosync.trials import meters
 from autosync.trials.plain_sgd import with_plain_sgd, with_plain_sgd_spec
+from autosync.trials.rank_device import rank_device
 from autosync.trials.rank_requests import Answer, Request, serve_requests
 from autosync.trials.rendezvous import open_on_first_rank, rendezvous_store
 from autosync.trials.replay import replay_task
 from autosync.trials.serving import Serving
-from autosync.trials.training import ContestantTraining
+from autosync.trials.training import CPU, ContestantTraining
 
 MAX_TIMELINE_CHARACTERS = 4 * 2**20
 """The longest part of a timeline that is sent."""
@@ -54,6 +55,8 @@ class RankWorker:
         self._store: Any = None
         self._opened: Any = None
         self._running: ContestantTraining | None = None
+        self._device = CPU
+        self._ddp_group: dist.ProcessGroup | None = None
         self._task: Task
         self._model: ModelSpec
         self._cluster: ClusterSpec
@@ -107,7 +110,16 @@ class RankWorker:
                 world_size=num_workers,
                 timeout=dt.timedelta(seconds=self._timeout_seconds),
             )
+            self._use_device()
         return {}
+
+    def _use_device(self) -> None:
+        """Train on this rank's device. The ranks agree over gloo; on GPUs, stock DDP has a group of NCCL."""
+        self._device = rank_device(self._cluster, self._rank)
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+            timeout = dt.timedelta(seconds=self._timeout_seconds)
+            self._ddp_group = dist.new_group(backend="nccl", timeout=timeout)
 
     def prepare(self, request: Request) -> Answer:
         """Build a contestant's model and optimizer for training with the other ranks; on a server rank, its server."""
@@ -116,6 +128,8 @@ class RankWorker:
             gc.collect()
             gc.freeze()
         meters.reset_peak_memory()
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
         bundle = None
         # The rank gets no plan, but lowers the strategy itself, once. So messages stay short, and all ranks prove that
         # they made the same plan from the same strategy, as they will in training.
@@ -149,6 +163,8 @@ class RankWorker:
             rank=self._rank,
             timeout_seconds=self._timeout_seconds,
             node=self._node,
+            device=self._device,
+            group=self._ddp_group,
         )
         return {}
 
@@ -165,11 +181,10 @@ class RankWorker:
             self._store.wait(keys, dt.timedelta(seconds=self._timeout_seconds))
         # No rank's steps begin while another rank still reads its meters.
         dist.barrier()
-        seconds = []
         self._running = training
         for number in range(request["num_steps"]):
             self.doing = f"in step {number + 1} of {request['num_steps']}"
-            seconds.append(training.step())
+            training.step()
         if request["settle"]:
             self.doing = "waiting for what its steps have left under way"
             training.settle()
@@ -179,11 +194,17 @@ class RankWorker:
         if self._rank == 0 and self._servers:
             self._store.set(self._key("over"), "")
         return {
-            "step_seconds": seconds,
+            "step_seconds": training.take_seconds(),
             "losses": [loss if math.isfinite(loss) else None for loss in training.take_losses()],
             **_read_since(before, self._interface),
-            "peak_memory_bytes": meters.peak_memory_bytes() or 0,
+            "peak_memory_bytes": self._peak_memory_bytes(),
         }
+
+    def _peak_memory_bytes(self) -> int:
+        """Return the peak of the memory that is scarce: that of the GPU if there is one, else this program's."""
+        if self._device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._device)
+        return meters.peak_memory_bytes() or 0
 
     def _watch(self) -> Answer:
         """On a rank that only serves, return the readings of its meters while workers took their steps."""
@@ -202,7 +223,7 @@ class RankWorker:
         first, second = (self._trainings[name].parameters for name in request["names"])
         torch.manual_seed(self._seed)
         random.seed(self._seed)
-        begun = dict(build_model(self._task).named_parameters())
+        begun = dict(build_model(self._task).to(self._device).named_parameters())
         apart = moved = 0.0
         for name, parameter in first.items():
             apart += float((second[name].double() - parameter.double()).square().sum())

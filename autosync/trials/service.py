@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from autosync.disk_errors import is_full
-from autosync.errors import AutosyncError, OperationError
+from autosync.errors import AutosyncError, InputError, OperationError
 from autosync.launchers.control_address import RELAYED
 from autosync.launchers.node_check import require_fit_nodes
 from autosync.specs.cluster import ClusterSpec
@@ -87,6 +87,12 @@ class TrialService:
         seed: int = 0,
         timeout_seconds: float = 120.0,
     ) -> None:
+        if cluster.device_type == "cuda" and not is_task(target):
+            raise InputError(
+                f"{target}: a model spec cannot be tried on GPUs",
+                rule="ranks replay a spec on the CPU, and the cluster's backend is nccl",
+                hint="give the task: FILE.py or FILE.py:NAME",
+            )
         # This refuses a cluster that cannot be started before anything is started.
         self._launcher, _ = plan_launch(cluster, folder)
         self._target = target

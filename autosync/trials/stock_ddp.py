@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -15,26 +16,31 @@ Hook = Callable[..., Any]
 
 
 def stock_ddp(
-    model: nn.Module, settings: DdpSettings, *, noting: Callable[[Hook], Hook] | None = None
+    model: nn.Module,
+    settings: DdpSettings,
+    *,
+    group: dist.ProcessGroup | None = None,
+    noting: Callable[[Hook], Hook] | None = None,
 ) -> DistributedDataParallel:
-    """Wrap the model in DDP. The ranks have the same parameters already, so DDP does not broadcast them.
+    """Wrap the model in DDP, which uses the group. The ranks have the same parameters, so DDP does not broadcast them.
 
     With `noting`, its communication hook is replaced by what `noting` makes of it.
     """
     for name in settings.frozen:
         model.get_parameter(name).requires_grad = False
     arguments: dict[str, Any] = {**settings.arguments()}
-    ddp = DistributedDataParallel(model, init_sync=False, **arguments)
-    state, hook = _hook_of(settings)
+    ddp = DistributedDataParallel(model, init_sync=False, process_group=group, **arguments)
+    state, hook = _hook_of(settings, group)
     if noting is not None:
         hook = noting(hook or _default_hook())
     if hook is not None:
         register: Any = ddp.register_comm_hook
-        register(state, hook)
+        # The simple hooks take their group for a state.
+        register(state or group, hook)
     return ddp
 
 
-def _hook_of(settings: DdpSettings) -> tuple[object, Hook | None]:
+def _hook_of(settings: DdpSettings, group: dist.ProcessGroup | None) -> tuple[object, Hook | None]:
     """Return the communication hook of the settings, with its state; no hook if DDP's own all-reduce is used."""
     match settings.hook:
         case Cast(dtype=dtype):
@@ -46,7 +52,7 @@ def _hook_of(settings: DdpSettings) -> tuple[object, Hook | None]:
 
             make_state: Any = PowerSGDState
             state = make_state(
-                process_group=None,
+                process_group=group,
                 matrix_approximation_rank=rank,
                 use_error_feedback=feedback,
                 start_powerSGD_iter=START_POWER_SGD_STEP,

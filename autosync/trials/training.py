@@ -5,22 +5,24 @@ from __future__ import annotations
 import contextlib
 import gc
 import random
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from autosync.errors import AutosyncError
 from autosync.runtime.engine.trace import trace_path
 from autosync.runtime.parallelize import drain, no_sync, parallelize, release, where
+from autosync.specs.profile.clock import clock_of
 from autosync.specs.task import Task
 from autosync.specs.task_run import (
     build_model,
     build_optimizer,
     compute_loss,
     draw_batch,
+    move,
     needs_closure,
     run_backward,
     step_optimizer,
@@ -32,10 +34,13 @@ from autosync.trials.rank_requests import RefusedError
 from autosync.trials.stock_ddp import stock_ddp
 from autosync.trials.stock_timeline import StockTimeline
 
+CPU = torch.device("cpu")
+
 
 class ContestantTraining:
     """A model with its optimizer, synchronised by a bundle's strategy, or by torch's DDP without a bundle.
 
+    The model is on `device`, and stock DDP uses `group`; without it, torch's default group.
     With `trace`, it writes its timeline to that path, with the rank's number; `node` is named in the timeline of DDP.
 
     Every contestant starts from the same seed on every rank, so the first parameters need not be sent: for a large
@@ -53,11 +58,16 @@ class ContestantTraining:
         rank: int,
         timeout_seconds: float,
         node: str = "",
+        device: torch.device = CPU,
+        group: dist.ProcessGroup | None = None,
     ) -> None:
         torch.manual_seed(seed)
         random.seed(seed)
         self._task = task
-        self._bare = build_model(task)
+        self._device = device
+        self._clock = clock_of(device)
+        self._marks: list[tuple[Any, Any]] = []
+        self._bare = build_model(task).to(device)
         self._optimizer = build_optimizer(task, self._bare.parameters())
         self._is_stock_ddp = bundle is None
         self._model: Any = self._bare
@@ -65,10 +75,10 @@ class ContestantTraining:
         self.trace_file = None if trace is None else trace_path(trace, rank)
         if bundle is None and trace is not None:
             self._timeline = StockTimeline(trace, rank=rank, node=node)
-            self._model = stock_ddp(self._bare, ddp, noting=self._timeline.noting)
+            self._model = stock_ddp(self._bare, ddp, group=group, noting=self._timeline.noting)
             self._timeline.watch(self._model, self._optimizer)
         elif bundle is None:
-            self._model = stock_ddp(self._bare, ddp)
+            self._model = stock_ddp(self._bare, ddp, group=group)
         else:
             try:
                 parallelize(
@@ -104,12 +114,18 @@ class ContestantTraining:
             return self._doing
         return f"{self._doing} ({where(self._bare)})"
 
-    def step(self) -> float:
-        """Take one optimizer step and return its seconds."""
+    def take_seconds(self) -> list[float]:
+        """Return the seconds of each step since the last call. On a GPU, wait for these steps."""
+        marks, self._marks = self._marks, []
+        return [self._clock.seconds(ends)[0] for ends in marks]
+
+    def step(self) -> None:
+        """Take one optimizer step."""
         task = self._task
         self._doing = "drawing its batches"
-        batches = [draw_batch(task, self._batches) for _ in range(task.accumulation_steps)]
-        start = time.perf_counter()
+        drawn = (draw_batch(task, self._batches) for _ in range(task.accumulation_steps))
+        batches = [move(batch, self._device) for batch in drawn]
+        start = self._clock.mark()
         if needs_closure(self._optimizer):
             step_optimizer(task, self._optimizer, lambda: self._passes(batches))
         else:
@@ -117,7 +133,7 @@ class ContestantTraining:
             self._doing = "in the optimizer's step"
             step_optimizer(task, self._optimizer)
         self._doing = None
-        return time.perf_counter() - start
+        self._marks.append((start, self._clock.mark()))
 
     def _passes(self, batches: Sequence[Any]) -> torch.Tensor:
         """Run the passes of a step, so that gradients are ready for the optimizer; return the loss of the last pass."""

@@ -26,7 +26,7 @@ from benchmarks.exactness.tasks import task_of
 
 SEED = 5
 FLOAT64_TOLERANCE = 1e-10
-FLOAT32_FACTOR = 10.0
+FLOAT_FACTOR = 10.0
 """The factor by which a correct run may be farther from the reference than stock DDP: errors are random, and DDP's is
 one sample."""
 SMALLEST_NORM = 1e-3
@@ -112,12 +112,13 @@ class Expectation:
         self._state = self._tolerances(self.stock.state, self.exact.state)
 
     def _tolerances(self, stock: Values, exact: Values) -> dict[str, float]:
-        if self._is_float64:
-            return dict.fromkeys(exact, FLOAT64_TOLERANCE)
         errors = {name: error_of(stock[name], exact[name]) for name in exact}
+        if self._is_float64:
+            # The reference is computed on the CPU. On a GPU, DDP's own rounding can exceed what is enough on a CPU.
+            return {name: max(FLOAT64_TOLERANCE, FLOAT_FACTOR * error) for name, error in errors.items()}
         # If DDP matches a tensor exactly by chance, its usual error counts.
         usual = max(statistics.median(errors.values()), 4 * torch.finfo(torch.float32).eps) if errors else 0.0
-        return {name: FLOAT32_FACTOR * max(error, usual) for name, error in errors.items()}
+        return {name: FLOAT_FACTOR * max(error, usual) for name, error in errors.items()}
 
     def values_differ(self, step: int, values: Values) -> tuple[list[str], float]:
         """Return the problems after a step, and the largest error as a share of its tolerance."""
@@ -132,7 +133,7 @@ class Expectation:
         tolerance = FLOAT64_TOLERANCE
         if not self._is_float64:
             usual = abs(self.stock.evaluations[step] - expected) / abs(expected)
-            tolerance = FLOAT32_FACTOR * max(usual, 64 * torch.finfo(torch.float32).eps)
+            tolerance = FLOAT_FACTOR * max(usual, 64 * torch.finfo(torch.float32).eps)
         error = abs(loss - expected) / abs(expected)
         return [] if error <= tolerance else [f"evaluation after step {step} is off by {error:.1e}"]
 

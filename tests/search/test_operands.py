@@ -70,7 +70,7 @@ def test_a_function_is_named_by_its_file(model: ModelSpec) -> None:
     function = runpy.run_path(str(TASKS))["task"]
     assert model_name(function) == f"{TASKS}:task"
     assert isinstance(load_task(model_name(function)), Task)
-    assert model_spec_of(model) is model
+    assert model_spec_of(model, load_cluster("local-2")) is model
 
 
 def test_a_task_that_ranks_cannot_load_is_refused() -> None:

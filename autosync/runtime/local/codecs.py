@@ -13,6 +13,7 @@ top-k looks at all numbers.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 
 import torch
@@ -22,6 +23,7 @@ from autosync.plan.wires import POSITION_BYTES, SCALE_BYTES, num_kept
 from autosync.strategy.codecs import Codec, Int8, Sign, TopK
 
 _LEVELS = 127
+_LOADING = threading.Lock()
 
 # One of this many numbers is sampled. It is odd, so that the samples fall on different columns of rows of usual
 # lengths.
@@ -76,6 +78,13 @@ def add_decoded(codec: Codec, content: torch.Tensor, total: torch.Tensor, *, sig
 def sent_positions(codec: TopK, content: torch.Tensor, num_elements: int) -> torch.Tensor:
     """Return the positions, within a region, of the numbers that top-k has sent of it."""
     return _read(content[: POSITION_BYTES * num_kept(codec, num_elements)], torch.int32)
+
+
+def load_linear_algebra(device: torch.device) -> None:
+    """Make torch load its linear algebra for a GPU: threads that call it for the first time together would fail."""
+    if device.type == "cuda":
+        with _LOADING:
+            orthogonal(torch.eye(1, device=device))
 
 
 def orthogonal(matrix: torch.Tensor) -> torch.Tensor:

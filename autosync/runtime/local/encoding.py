@@ -16,7 +16,15 @@ import torch
 
 from autosync.plan.expansion import chunk_bounds
 from autosync.plan.types import Local, Plan
-from autosync.runtime.local.codecs import add_decoded, encode, orthogonal, refuse_not_finite, sent_positions, wide
+from autosync.runtime.local.codecs import (
+    add_decoded,
+    encode,
+    load_linear_algebra,
+    orthogonal,
+    refuse_not_finite,
+    sent_positions,
+    wide,
+)
 from autosync.runtime.memory.kept_state import Held, Place
 from autosync.runtime.memory.regions import Memory
 from autosync.strategy.codecs import Cast, Codec, PowerSGD, TopK
@@ -46,6 +54,7 @@ class Encoding:
         if isinstance(codec, TopK) and codec.momentum:
             self._velocities[operation.inputs] = self._zeros(operation)
         if isinstance(codec, PowerSGD):
+            load_linear_algebra(self._memory.device)
             for index in operation.inputs:
                 part = plan.regions[index].part
                 _, columns = self._sides(part)

@@ -34,6 +34,11 @@ class HostClock:
         return [end - start for start, end in itertools.pairwise(marks)]
 
 
+def clock_of(device: torch.device) -> Clock:
+    """Return the clock for a device."""
+    return CudaClock(device) if device.type == "cuda" else HostClock()
+
+
 class CudaClock:
     """A clock for a GPU: it records events on the current stream, which the GPU reaches in the order of its work."""
 

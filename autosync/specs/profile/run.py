@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ from autosync.errors import InputError, OperationError, TaskError
 from autosync.specs import task_run
 from autosync.specs.model import ModelSpec, OptimizerSpec
 from autosync.specs.profile.assemble import ProfiledStep, ProfileRecords, assemble
-from autosync.specs.profile.clock import Clock, CudaClock, HostClock
+from autosync.specs.profile.clock import clock_of
 from autosync.specs.profile.computed_clock import META, ComputedClock
 from autosync.specs.profile.device_rates import DEFAULT_RATE, DeviceRate, device_rate
 from autosync.specs.profile.graph import ParameterUses, distinct_rows
@@ -29,6 +29,7 @@ from autosync.specs.profile.machine_load import UNKNOWN, LoadWatch, MachineLoad
 from autosync.specs.profile.optimizer import optimizer_notes, optimizer_spec, probe_optimizer
 from autosync.specs.profile.recorder import Microstep, MicrostepRecorder, ModelStructure, structure_of
 from autosync.specs.profile.steadiness import LEAST_STEPS, StoppingRule
+from autosync.specs.profile.whole_passes import PassSeconds, fitted, time_passes
 from autosync.specs.task import Task
 
 NUM_FACTS = 5
@@ -95,50 +96,84 @@ def _device(name: str) -> torch.device:
 
 
 def _measure(task: Task, device: torch.device, steps: int | None, seed: int, tell: Progress) -> ProfileRecords:
-    clock: Clock = CudaClock(device) if device.type == "cuda" else HostClock()
-    generator = torch.Generator().manual_seed(seed)
-    model = task_run.build_model(task).to(device)
-    _materialise(task, model, device, generator)
-    structure = structure_of(model)
-    optimizer = task_run.build_optimizer(task, [p for p in model.parameters() if p.requires_grad])
-    recorder = MicrostepRecorder(structure=structure, clock=clock)
-    sparse: frozenset[str] = frozenset()
-
-    def step(number: int) -> ProfiledStep:
-        nonlocal sparse
-        recorder.asks_sequence = number == 0
-        optimizer.zero_grad(set_to_none=True)
-        microsteps = [
-            recorder.microstep(task, model, task_run.move(task_run.draw_batch(task, generator), device))
-            for _ in range(task.accumulation_steps)
-        ]
-        sparse = _sparse_gradients(structure)
-        start = clock.mark()
-        if task.clip_norm is not None and not sparse:
-            nn.utils.clip_grad_norm_(model.parameters(), task.clip_norm)
-        # An optimizer that needs a closure gets a constant loss: the passes are not part of the update's time.
-        task_run.step_optimizer(task, optimizer, lambda: torch.zeros(()))
-        update_seconds = clock.seconds([start, clock.mark()])[0]
-        return profiled_step(microsteps, update_seconds, known_rows)
-
-    with recorder.attached():
-        facts, done, load = _paced(step, steps, tell)
+    training = _Training(task, device, seed)
+    with training.recorder.attached():
+        facts, done, load = _paced(training.recorded_step, steps, tell)
+    if device.type == "cuda":
+        tell("whole passes")
+        done = fitted(done, training.whole_passes())
     num_facts = steps or NUM_FACTS
-    spec = optimizer_spec(optimizer)
+    spec = optimizer_spec(training.optimizer)
     return ProfileRecords(
-        structure=structure,
+        structure=training.structure,
         facts=facts,
         steps=tuple(done[:num_facts]),
         later=tuple(done[num_facts:]),
-        sparse=sparse,
+        sparse=training.sparse,
         optimizer=spec,
         device=device_name(device),
         source="measured",
         note=f"medians over {len(done)} steps after {WARM_UP_STEPS} of warm-up; {_UPDATE_NOTE}",
-        notes=(*_notes(task, sparse), *optimizer_notes(optimizer, spec)),
+        notes=(*_notes(task, training.sparse), *optimizer_notes(training.optimizer, spec)),
         # Processor time says nothing about the load of a GPU.
         load=load if device.type == "cpu" else UNKNOWN,
     )
+
+
+class _Training:
+    """A task that trains on a device, on random batches. `sparse` names the variables with sparse gradients."""
+
+    def __init__(self, task: Task, device: torch.device, seed: int) -> None:
+        self._task = task
+        self._device = device
+        self._generator = torch.Generator().manual_seed(seed)
+        self._clock = clock_of(device)
+        self._model = task_run.build_model(task).to(device)
+        _materialise(task, self._model, device, self._generator)
+        self.structure = structure_of(self._model)
+        trained = [p for p in self._model.parameters() if p.requires_grad]
+        self.optimizer = task_run.build_optimizer(task, trained)
+        self.recorder = MicrostepRecorder(structure=self.structure, clock=self._clock)
+        self.sparse: frozenset[str] = frozenset()
+
+    def recorded_step(self, number: int) -> ProfiledStep:
+        """Take a step under the recorder, whose hooks are in the model. Step 0 also asks for the order of uses."""
+        self.recorder.asks_sequence = number == 0
+        self.optimizer.zero_grad(set_to_none=True)
+        microsteps = [
+            self.recorder.microstep(self._task, self._model, self._batch())
+            for _ in range(self._task.accumulation_steps)
+        ]
+        self.sparse = _sparse_gradients(self.structure)
+        start = self._clock.mark()
+        self._update()
+        update_seconds = self._clock.seconds([start, self._clock.mark()])[0]
+        return profiled_step(microsteps, update_seconds, known_rows)
+
+    def whole_passes(self) -> PassSeconds:
+        """Time the passes without the recorder."""
+        batches = [self._batch() for _ in range(self._task.accumulation_steps)]
+        return time_passes(lambda mark: self._step_between(mark, batches), self._clock)
+
+    def _step_between(self, mark: Callable[[], None], batches: Sequence[Any]) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        for batch in batches:
+            mark()
+            loss = task_run.compute_loss(self._task, self._model, batch)
+            mark()
+            task_run.run_backward(self._task, loss)
+            mark()
+        self._update()
+        mark()
+
+    def _batch(self) -> Any:
+        return task_run.move(task_run.draw_batch(self._task, self._generator), self._device)
+
+    def _update(self) -> None:
+        if self._task.clip_norm is not None and not self.sparse:
+            nn.utils.clip_grad_norm_(self._model.parameters(), self._task.clip_norm)
+        # An optimizer that needs a closure gets a constant loss: the passes are not part of the update's time.
+        task_run.step_optimizer(self._task, self.optimizer, lambda: torch.zeros(()))
 
 
 def _paced(
