@@ -137,11 +137,16 @@ class ScriptRanks:
             tail.finish()
 
     def train(self, fields: Mapping[str, Any]) -> Sequence[Answer] | None:
-        """Have the script make further steps, however long they take; None if it has ended before or meanwhile."""
+        """Have the script make further steps, however long they take; None if it has ended before or meanwhile.
+
+        Raise TrialFailed if a rank refuses the strategy. It then waits for another request.
+        """
         assert self._ranks is not None, "ranks are started before they are asked"
         try:
             answers = self._ranks.ask("train", fields, math.inf)[: self._cluster.num_workers]
-        except TrialFailed:
+        except TrialFailed as failure:
+            if failure.kind == "refused":
+                raise
             # A rank has ended. Its exit code tells how, and its messages are shown.
             return None
         return None if any(answer["has_ended"] for answer in answers) else answers

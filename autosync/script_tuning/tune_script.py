@@ -151,11 +151,15 @@ class _Training:
             self._tuner.trials,
             self._tuner.chosen(first),
             told=self._drifted,
+            refused=self._refused,
             tune_again=self._tune_again if tunes_again else None,
         )
         if self.drifts:
             drifts = [drift.fields() for drift in self.drifts]
             jsonio.write_json(StudyFolder(first.folder).summary, {**first.summary, "drifts": drifts})
+
+    def _refused(self, message: str) -> None:
+        self._tuner.progress.note(f"the script goes on under stock DDP, because its ranks refuse the winner: {message}")
 
     def _drifted(self, drift: Drift) -> None:
         self.drifts.append(drift)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from autosync.script_tuning.drift import Drift
 from autosync.script_tuning.kept_training import Chosen, keep_training, winner_seconds
 from autosync.script_tuning.service import ScriptTrials
+from autosync.trials.failures import TrialFailed
 
 
 class _Script:
@@ -37,7 +40,7 @@ def test_a_step_takes_as_long_as_its_slowest_rank() -> None:
 
 def test_a_slower_training_is_told_until_the_script_ends() -> None:
     script, drifts = _Script([0.1] * 80 + [0.2] * 80 + [0.1] * 80), list[Drift]()
-    keep_training(cast("ScriptTrials", script), _chosen(0.1, "winner"), told=drifts.append)
+    keep_training(cast("ScriptTrials", script), _chosen(0.1, "winner"), told=drifts.append, refused=pytest.fail)
     assert script.trained == ["winner"] * 30
     assert [(drift.num_steps, drift.is_slower) for drift in drifts] == [(104, True), (184, False)]
 
@@ -46,7 +49,11 @@ def test_a_slower_training_goes_on_by_what_is_found_then() -> None:
     script, drifts = _Script([0.1] * 80 + [0.2] * 80 + [0.1] * 80), list[Drift]()
     found = iter([_chosen(0.2, "other")])
     keep_training(
-        cast("ScriptTrials", script), _chosen(0.1, "winner"), told=drifts.append, tune_again=lambda: next(found)
+        cast("ScriptTrials", script),
+        _chosen(0.1, "winner"),
+        told=drifts.append,
+        refused=pytest.fail,
+        tune_again=lambda: next(found),
     )
     # It is tuned once: steps that become faster are no reason.
     assert script.trained == ["winner"] * 13 + ["other"] * 17
@@ -54,6 +61,27 @@ def test_a_slower_training_goes_on_by_what_is_found_then() -> None:
 
 def test_a_tuning_in_vain_leaves_what_trains() -> None:
     script, drifts = _Script([0.1] * 80 + [0.2] * 160), list[Drift]()
-    keep_training(cast("ScriptTrials", script), _chosen(0.1, None), told=drifts.append, tune_again=lambda: None)
+    keep_training(
+        cast("ScriptTrials", script),
+        _chosen(0.1, None),
+        told=drifts.append,
+        refused=pytest.fail,
+        tune_again=lambda: None,
+    )
     assert script.trained == [None] * 30
     assert len(drifts) == 1
+
+
+def test_a_refused_winner_is_told_and_stock_ddp_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    script, reasons = _Script([0.1] * 80), list[str]()
+    train_on = script.train_on
+
+    def refusing(bundle: Any) -> list[float] | None:
+        if bundle == "winner" and script.num_steps == 16:
+            raise TrialFailed("refused", "its model has changed")
+        return train_on(bundle)
+
+    monkeypatch.setattr(script, "train_on", refusing)
+    keep_training(cast("ScriptTrials", script), _chosen(0.1, "winner"), told=pytest.fail, refused=reasons.append)
+    assert reasons == ["its model has changed"]
+    assert script.trained == ["winner"] * 2 + [None] * 8
