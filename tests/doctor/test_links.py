@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from autosync.doctor.links import link_rates
-from autosync.specs.calibration import Calibration, Estimate, NodeCalibration, RackCalibration
 from autosync.specs.cluster import ClusterSpec, Node, Rack
-
-
-def _estimate(value: float) -> Estimate:
-    return Estimate(value=value, low=value, high=value)
+from tests.helpers.probed_clusters import probed
 
 
 def _cluster(*rates: float, racks: tuple[Rack, ...] = ()) -> ClusterSpec:
@@ -22,34 +16,13 @@ def _cluster(*rates: float, racks: tuple[Rack, ...] = ()) -> ClusterSpec:
     return ClusterSpec(name="c", nodes=nodes, racks=racks, launcher="testbed")
 
 
-def _probed(cluster: ClusterSpec, rates: dict[str, float], racks: dict[str, float]) -> ClusterSpec:
-    nodes = tuple(
-        NodeCalibration(name=name, rate_out=_estimate(rate), rate_in=_estimate(rate)) for name, rate in rates.items()
-    )
-    uplinks = tuple(
-        RackCalibration(name=name, rate_out=_estimate(rate), rate_in=_estimate(rate)) for name, rate in racks.items()
-    )
-    calibration = Calibration(
-        measured_at="",
-        autosync="",
-        torch="",
-        python="",
-        backend="gloo",
-        emulated=True,
-        cpu_share=0.1,
-        nodes=nodes,
-        racks=uplinks,
-    )
-    return replace(cluster, calibration=calibration)
-
-
 def _slowest(cluster: ClusterSpec) -> tuple[str, float, str]:
     found = min(link_rates(cluster), key=lambda link: link.rate / link.expected)
     return found.subject, found.rate / found.expected, found.compared
 
 
 def test_a_link_below_its_file() -> None:
-    cluster = _probed(_cluster(1e9, 1e9, 1e9), {"n0": 1e9, "n1": 4e8, "n2": 1e9}, {})
+    cluster = probed(_cluster(1e9, 1e9, 1e9), {"n0": 1e9, "n1": 4e8, "n2": 1e9}, {})
     assert _slowest(cluster) == ("n1", 0.4, "its file says")
 
 
@@ -70,20 +43,20 @@ def test_a_measured_uplink_below_its_file() -> None:
     racks = (Rack(name="east", uplink_out=1e9, uplink_in=1e9), Rack(name="west", uplink_out=1e9, uplink_in=1e9))
     cluster = _cluster(1e9, 1e9, 1e9, 1e9, racks=racks)
     rates = {f"n{number}": 1e9 for number in range(4)}
-    assert _slowest(_probed(cluster, rates, {"east": 2e8, "west": 1e9})) == ("east", 0.2, "its file says")
+    assert _slowest(probed(cluster, rates, {"east": 2e8, "west": 1e9})) == ("east", 0.2, "its file says")
 
 
 def test_the_other_end_of_a_slow_uplink_is_not_blamed() -> None:
     racks = (Rack(name="east", uplink_out=2e9, uplink_in=2e9), Rack(name="west", uplink_out=4e8, uplink_in=4e8))
     cluster = _cluster(1e9, 1e9, 1e9, 1e9, racks=racks)
     rates = {f"n{number}": 1e9 for number in range(4)}
-    assert _slowest(_probed(cluster, rates, {"east": 4e8, "west": 4e8})) == ("west", 0.4, "the nodes behind it have")
+    assert _slowest(probed(cluster, rates, {"east": 4e8, "west": 4e8})) == ("west", 0.4, "the nodes behind it have")
 
 
 def test_an_uplink_that_its_nodes_cannot_fill_is_not_slow() -> None:
     racks = tuple(Rack(name=name, uplink_out=4e9, uplink_in=4e9) for name in ("east", "west"))
     cluster = _cluster(1e9, 1e9, 1e9, racks=racks)
-    probed = _probed(cluster, {f"n{number}": 1e9 for number in range(3)}, {"east": 1e9, "west": 1e9})
+    probed = probed(cluster, {f"n{number}": 1e9 for number in range(3)}, {"east": 1e9, "west": 1e9})
     assert _slowest(probed)[1] == 1
     assert {link.compared for link in link_rates(probed) if link.kind == "uplink"} == {
         "the nodes at both ends could pass"

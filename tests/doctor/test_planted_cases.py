@@ -11,11 +11,11 @@ import pytest
 from autosync.doctor.diagnosis import diagnose
 from autosync.doctor.evidence import Evidence, InterfaceTraffic, Processors, WatchedSettings
 from autosync.doctor.links import link_rates
-from autosync.specs.calibration import Calibration, Estimate, NodeCalibration, RackCalibration
 from autosync.specs.cluster import ClusterSpec
 from benchmarks.doctor_cases.cases import KINDS, MIB, NUM_HEALTHY, NUM_PLANTED, Case, Planted, Training, all_cases
 from benchmarks.doctor_cases.doctor_cases import is_right, summary_of
 from benchmarks.doctor_cases.networks import SIDE_INTERFACE, SideNetwork, SideRoute, SlowPort
+from tests.helpers.probed_clusters import probed
 
 LATENCY = 0.0015
 SEARCH_SECONDS = 2e-6
@@ -69,28 +69,11 @@ def _rates(planted: Planted) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def _probed(cluster: ClusterSpec, nodes: Mapping[str, float], uplinks: Mapping[str, float]) -> ClusterSpec:
-    def estimate(rate: float) -> Estimate:
-        return Estimate(value=KEPT * rate, low=KEPT * rate, high=KEPT * rate)
-
     inside = {rack: sum(nodes[one.name] for one in cluster.nodes if one.rack == rack) for rack in uplinks}
     ways = {rack: min(rate, inside[rack]) for rack, rate in uplinks.items()}
     ways = {rack: min(rate, sum(ways.values()) - rate) for rack, rate in ways.items()}
-    calibration = Calibration(
-        measured_at="",
-        autosync="",
-        torch="",
-        python="",
-        backend="gloo",
-        emulated=True,
-        cpu_share=0.1,
-        nodes=tuple(
-            NodeCalibration(name=name, rate_out=estimate(rate), rate_in=estimate(rate)) for name, rate in nodes.items()
-        ),
-        racks=tuple(
-            RackCalibration(name=name, rate_out=estimate(rate), rate_in=estimate(rate)) for name, rate in ways.items()
-        ),
-    )
-    return replace(cluster, calibration=calibration)
+    kept_nodes, kept_ways = ({name: KEPT * rate for name, rate in rates.items()} for rates in (nodes, ways))
+    return probed(cluster, kept_nodes, kept_ways)
 
 
 def _evidence(planted: Planted, work: Any, ranks: Any) -> Evidence:
