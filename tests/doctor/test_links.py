@@ -56,9 +56,9 @@ def test_the_other_end_of_a_slow_uplink_is_not_blamed() -> None:
 def test_an_uplink_that_its_nodes_cannot_fill_is_not_slow() -> None:
     racks = tuple(Rack(name=name, uplink_out=4e9, uplink_in=4e9) for name in ("east", "west"))
     cluster = _cluster(1e9, 1e9, 1e9, racks=racks)
-    probed = probed(cluster, {f"n{number}": 1e9 for number in range(3)}, {"east": 1e9, "west": 1e9})
-    assert _slowest(probed)[1] == 1
-    assert {link.compared for link in link_rates(probed) if link.kind == "uplink"} == {
+    measured = probed(cluster, {f"n{number}": 1e9 for number in range(3)}, {"east": 1e9, "west": 1e9})
+    assert _slowest(measured)[1] == 1
+    assert {link.compared for link in link_rates(measured) if link.kind == "uplink"} == {
         "the nodes at both ends could pass"
     }
 
