@@ -1,4 +1,4 @@
-"""Tells users that simulators are being compiled, which takes most of a minute at their first use on a machine."""
+"""Tells users that simulators are being compiled, which takes one to three minutes at their first use on a machine."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from numba.core import event
 
 from autosync.simulators.jit import KEPT
 
-COMPILING = "compiling simulators: once on this machine, up to a minute"
+COMPILING = "compiling simulators: once on this machine, one to three minutes"
 COMPILING_AGAIN = (
-    "compiling simulators: up to a minute, each time: nothing may be kept (NUMBA_CACHE_DIR names a folder)"
+    "compiling simulators: one to three minutes, each time: nothing may be kept (NUMBA_CACHE_DIR names a folder)"
 )
 
 

@@ -29,6 +29,7 @@ from autosync.script_tuning.tuner import ScriptTuner, ScriptTuning
 from autosync.search.planning import choose_prior
 from autosync.search.progress import SILENT, ProgressListener
 from autosync.search.study_folder import StudyFolder, folder_named_after
+from autosync.simulators.compile_notice import compiling_is_told
 from autosync.specs.cluster import ClusterSpec
 
 DEFAULTS: Mapping[str, Any] = {"num_trials": 12, "patience": 8, "effort": SCRIPT_EFFORT}
@@ -99,7 +100,8 @@ def tune_script(
     name = _name_of(command)
     folder = folder_named_after(study, name, cluster.name)
     given = {key: value for key, value in settings.items() if value is not None}
-    choose_prior(given)
+    with compiling_is_told(progress.now):
+        choose_prior(given)
     script = TrainingScript(command=tuple(command), environment=environment or {})
     progress.note(f"starting {shlex.join(command)} on {cluster.num_workers} ranks of {cluster.name}")
     with ScriptRanks(cluster, script, name=name, folder=folder.path / "ranks") as ranks:

@@ -92,10 +92,10 @@ def plan_tuning(
         return _resumed(resume, given, storage, consent=consent, is_dry=is_dry)
     if study is not None:
         check_name(study)
-    choose_prior(given, is_replay=replay is not None)
     require([*_elsewhere(given.get("prior")), *_elsewhere(replay)], consent)
     given["storage"] = None if storage is None else without_password(storage)
     if replay is not None:
+        choose_prior(given, is_replay=True)
         return _replayed(replay, model, cluster, study=study, settings=given, storage=storage)
     if model is None or cluster is None:
         missing = "MODEL" if model is None else "--cluster"
@@ -119,7 +119,7 @@ def _new(
     launcher: LauncherOperand | None,
     *,
     study: str | None,
-    settings: Mapping[str, Any],
+    settings: dict[str, Any],
     storage: str | None,
     progress: ProgressListener,
 ) -> TuningPlan:
@@ -128,6 +128,8 @@ def _new(
     plan_launch(cluster_spec, Path())
     if isinstance(model, str):
         check_model_file(model)
+    # Looks at the shipped prior, for which simulators may have to be compiled.
+    choose_prior(settings)
     progress.note(f"profiling {task}" if is_task(task) else f"reading {task}")
     spec = model_spec_of(model, cluster_spec)
     if (words := profile_warning(spec)) is not None:

@@ -42,6 +42,7 @@ from autosync.search.search_loop import SearchLoop
 from autosync.search.target import Target
 from autosync.search.timelines import record_timelines
 from autosync.search.tuned import Tuned, hand_over, records_of
+from autosync.simulators.compile_notice import compiling_is_told
 from autosync.simulators.interface import Simulator
 from autosync.specs.consent import Consent, refuse
 from autosync.strategy.space.limits import InexactClass
@@ -81,19 +82,20 @@ def tune(
     how_long = {"num_trials": num_trials, "budget_seconds": budget_seconds, "patience": patience, "effort": effort}
     who = {"proposer": proposer, "simulator": simulator, "prior": None if prior is None else str(prior)}
     what = {"allow": tuple(allow), "target": target, "trial_timeout_seconds": trial_timeout_seconds, "seed": seed}
-    plan = plan_tuning(
-        model=model,
-        cluster=cluster,
-        launcher=launcher,
-        study=study,
-        settings={**how_long, **who, **what},
-        storage=storage,
-        resume=resume,
-        replay=replay,
-        consent=consent,
-        progress=progress,
-    )
-    ground, settings = plan.ground(), plan.settings
+    with compiling_is_told(progress.now):
+        plan = plan_tuning(
+            model=model,
+            cluster=cluster,
+            launcher=launcher,
+            study=study,
+            settings={**how_long, **who, **what},
+            storage=storage,
+            resume=resume,
+            replay=replay,
+            consent=consent,
+            progress=progress,
+        )
+        ground, settings = plan.ground(), plan.settings
     with running(plan, progress) as run:
         search = SearchLoop(run, open_proposer(settings.proposer, ground), settings, progress)
         search.run()
