@@ -97,4 +97,6 @@ def test_every_command_runs_as_it_is_written(tmp_path: Path) -> None:
             timeout=600,
             check=False,
         )
-        assert done.returncode == 0, (shlex.join(command), done.stdout)
+        # Not every winner can be written as settings of stock DDP.
+        is_refused = command[1] == "emit" and "stock DDP cannot do this" in done.stdout
+        assert done.returncode == 0 or is_refused, (shlex.join(command), done.stdout)
