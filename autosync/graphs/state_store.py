@@ -37,7 +37,7 @@ class StateStore:
 
     def write(self, states: torch.Tensor, start: int, stop: int) -> None:
         """Store the states of a group."""
-        self._token = _Write.apply(states, self._token, self, start, stop)
+        self._token = _Write.apply(states, self._token, self, (start, stop))
 
     def finish(self) -> torch.Tensor:
         """Return the states of all rows, after the last group."""
@@ -79,19 +79,20 @@ class _ReadRows(torch.autograd.Function):
 class _Write(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, states: torch.Tensor, token: torch.Tensor, store: StateStore, start: int, stop: int
+        ctx: Any, states: torch.Tensor, token: torch.Tensor, store: StateStore, place: tuple[int, int]
     ) -> torch.Tensor:
+        start, stop = place
         if store.states is None:
             store.states = states.new_empty(store.num_rows, states.shape[1])
         store.states[start:stop] = states
-        ctx.store, ctx.place, ctx.token = store, (start, stop), token.new_empty(0)
+        ctx.store, ctx.place, ctx.token = store, place, token.new_empty(0)
         return token.new_empty(0)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, _token: torch.Tensor) -> Any:
         start, stop = ctx.place
-        return ctx.store.gradient[start:stop], ctx.token, None, None, None
+        return ctx.store.gradient[start:stop], ctx.token, None, None
 
 
 class _Finish(torch.autograd.Function):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -19,6 +20,8 @@ from autosync.graphs.state_store import StateStore
 from autosync.graphs.vertex_function import VertexFunction
 
 DEFAULT_POLICY = BatchingPolicy()
+
+_KIND = re.compile(r"[\w-]+")
 
 
 class VertexModel(torch.nn.Module):
@@ -41,13 +44,11 @@ class VertexModel(torch.nn.Module):
         _check_functions(functions)
         if state_width < 1:
             raise InputError(f"a state has width {state_width}", rule="at least 1")
-        self.functions = torch.nn.ModuleDict(dict(functions))
+        # With an ending, because torch refuses names such as "update", which its dictionary has as methods.
+        self.functions = torch.nn.ModuleDict({f"{kind}_vertex": one for kind, one in functions.items()})
+        self.kinds = tuple(functions)
         self.state_width = state_width
         self.policy = policy
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        return tuple(self.functions)
 
     def schedule(self, graphs: Sequence[InputGraph]) -> BatchSchedule:
         """Return the schedule of a batch under the model's policy."""
@@ -78,7 +79,7 @@ class VertexModel(torch.nn.Module):
 
     def _functions(self) -> dict[str, VertexFunction]:
         found = {}
-        for kind, function in self.functions.items():
+        for kind, function in zip(self.kinds, self.functions.values(), strict=True):
             assert isinstance(function, VertexFunction), kind
             found[kind] = function
         return found
@@ -107,8 +108,8 @@ def _check_functions(functions: Mapping[str, VertexFunction]) -> None:
         if not isinstance(function, VertexFunction):
             what = f"the function is of type {type(function).__name__}"
             problems.append(Problem(what=what, rule="must be a VertexFunction", path=("functions", kind)))
-        if not kind.replace("_", "a").replace("-", "a").isalnum() or hasattr(torch.nn.ModuleDict, kind):
-            rule = "letters, digits, - and _, and no name of torch's ModuleDict"
+        if not isinstance(kind, str) or not _KIND.fullmatch(kind):
+            rule = "letters, digits, - and _"
             problems.append(Problem(what=f"{kind!r} is no name of a kind", rule=rule, path=("functions",)))
     if problems:
         raise InputError(problems)

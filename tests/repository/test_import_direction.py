@@ -33,7 +33,7 @@ _LAYERS = [
     {"launchers"},
     {"trials"},
     {"script"},
-    {"search", "loops", "doctor"},
+    {"search", "loops", "graphs", "doctor"},
     {"report", "scaling", "script_tuning"},
     {"cli"},
 ]

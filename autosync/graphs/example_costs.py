@@ -1,0 +1,92 @@
+"""What an example costs: a time for each vertex, and a time for each level of the deepest example of a batch.
+
+Both are fitted to measured steps on batches of different sizes. A large batch shows the time of vertices, a small one
+the time of levels, each of which runs a few groups however small they are.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autosync.errors import InputError
+from autosync.graphs.dealing import ExampleDeal, deal, deal_by_count
+from autosync.graphs.graph_task import GraphLoss
+from autosync.graphs.input_graph import InputGraph
+from autosync.graphs.vertex_model import VertexModel
+
+_PARTS = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCosts:
+    """The seconds of a step for each vertex of its batch, and for each level of the deepest example."""
+
+    vertex_seconds: float
+    level_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DealComparison:
+    """A batch dealt by count and by cost, in the same units."""
+
+    by_count: ExampleDeal
+    by_cost: ExampleDeal
+
+
+def fit_costs(num_vertices: Sequence[int], depths: Sequence[int], seconds: Sequence[float]) -> StepCosts:
+    """Return the non-negative costs that explain measured steps best (least squares of relative errors)."""
+    if not len(num_vertices) == len(depths) == len(seconds) or not seconds or min(seconds) <= 0:
+        raise InputError("the measured steps cannot be used", rule="positive times, each with vertices and a depth")
+    measured = np.asarray(seconds, dtype=float)
+    columns = np.stack([np.asarray(num_vertices), np.asarray(depths)], axis=1) / measured[:, None]
+    target = np.ones(len(measured))
+    both = np.linalg.lstsq(columns, target, rcond=None)[0]
+    # With one cost below 0, the best that is allowed has this cost at 0.
+    alone = [float(column @ target / (column @ column)) for column in columns.T]
+    options = [(alone[0], 0.0), (0.0, alone[1])]
+    if both.min() >= 0:
+        options.insert(0, (float(both[0]), float(both[1])))
+    best = min(options, key=lambda one: float(np.square(columns @ np.array(one) - target).sum()))
+    return StepCosts(vertex_seconds=best[0], level_seconds=best[1])
+
+
+def measure_costs(
+    model: VertexModel, graphs: Sequence[InputGraph], loss: GraphLoss, *, num_rounds: int = 3
+) -> StepCosts:
+    """Measure steps on parts of a batch under the model's policy, and fit the costs. Gradients are not kept."""
+    parts = [list(graphs[: max(1, len(graphs) // part)]) for part in _PARTS]
+    seconds: list[list[float]] = [[] for _ in parts]
+    gradients = [one.grad for one in model.parameters()]
+    for number in range(num_rounds + 1):
+        for part, rounds in zip(parts, seconds, strict=True):
+            start = time.perf_counter()
+            model.zero_grad()
+            loss(model(part), part).backward()  # type: ignore[no-untyped-call]
+            # The first round warms up.
+            if number:
+                rounds.append(time.perf_counter() - start)
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        parameter.grad = gradient
+    return fit_costs(
+        [sum(graph.num_vertices for graph in part) for part in parts],
+        [max(graph.depth for graph in part) for part in parts],
+        [statistics.median(rounds) for rounds in seconds],
+    )
+
+
+def compare_deals(graphs: Sequence[InputGraph], num_ranks: int, costs: StepCosts) -> DealComparison:
+    """Return how a batch is dealt to ranks by count and by cost."""
+    prices = [costs.vertex_seconds * graph.num_vertices for graph in graphs]
+    if not costs.vertex_seconds:
+        # Only levels were seen to cost anything; vertices then break ties.
+        prices = [1e-9 * costs.level_seconds * graph.num_vertices for graph in graphs]
+    depths = [graph.depth for graph in graphs]
+    return DealComparison(
+        by_count=deal_by_count(prices, num_ranks, depths=depths, level_cost=costs.level_seconds),
+        by_cost=deal(prices, num_ranks, depths=depths, level_cost=costs.level_seconds),
+    )
