@@ -32,6 +32,14 @@ API = {
     ),
     "Comparing and predicting": ("autosync.trials.compare.compare", "autosync.scaling.predict.predict_scaling"),
     "Loops": ("autosync.loops.declarations",),
+    "Models whose graph changes": (
+        "autosync.graphs.vertex_function",
+        "autosync.graphs.vertex_model",
+        "autosync.graphs.input_graph.InputGraph",
+        "autosync.graphs.families",
+        "autosync.graphs.choose_policy",
+        "autosync.graphs.dealing",
+    ),
     "Testing what you add": (
         "autosync.testing.proposers",
         "autosync.testing.simulators",

@@ -1,0 +1,34 @@
+"""The examples of models learn under every order, and the page names them all."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from autosync.graphs.load import load_graph_task
+from autosync.graphs.policy import BatchingPolicy, OrderName
+
+ROOT = Path(__file__).parents[2]
+NAMES = ["graph_network", "sequences", "tree_lstm"]
+
+
+@pytest.mark.parametrize(("name", "order"), zip(NAMES, ["depth", "agenda", "depth"], strict=True))
+def test_an_example_learns(name: str, order: OrderName) -> None:
+    task = load_graph_task(str(ROOT / f"examples/graphs/{name}.py"))
+    task.model.policy = BatchingPolicy(order=order, lazy_weights=True)
+    optimizer = torch.optim.Adam(task.model.parameters(), lr=0.01)
+    (graphs,) = task.batches(1, 16)
+    losses = []
+    for _ in range(6):
+        optimizer.zero_grad()
+        loss = task.loss(task.model(graphs), graphs)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_the_page_names_every_example() -> None:
+    assert {path.stem for path in (ROOT / "examples/graphs").glob("*.py")} == set(NAMES)
+    page = (ROOT / "docs/graphs.md").read_text(encoding="utf-8")
+    assert all(f"examples/graphs/{name}.py" in page for name in NAMES)
