@@ -18,6 +18,8 @@ from autosync.errors import InputError, Problem
 MOST_EXCHANGES = 1000
 """The greedy deal is improved by at most so many exchanges; each makes the slowest rank faster."""
 
+_HALVINGS = 30
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExampleDeal:
@@ -69,10 +71,24 @@ def deal(
     """Deal the examples so that the slowest rank is as fast as possible; every rank gets at least one example.
 
     The most expensive examples are dealt first, each to the rank that is then the fastest. Exchanges with the slowest
-    rank follow. `level_cost` is the time of one level of the deepest example of a rank, of which `depths` has the
-    number of levels.
+    rank follow. If levels cost something, a deal that keeps deep examples together is tried too. `level_cost` is the
+    time of one level of the deepest example of a rank; `depths` has the number of levels of each example.
     """
     levels = _checked(costs, num_ranks, depths, level_cost)
+    starts = [_dealt_by_price(costs, num_ranks, levels, level_cost)]
+    if level_cost:
+        starts.append(_dealt_by_depth(costs, num_ranks, levels, level_cost))
+    deals = []
+    for owned in starts:
+        _exchange(owned, costs, levels, level_cost)
+        deals.append(_deal([sorted(own) for own in owned], costs, levels, level_cost))
+    return min(deals, key=lambda one: max(one.rank_costs))
+
+
+def _dealt_by_price(
+    costs: Sequence[float], num_ranks: int, levels: Sequence[int], level_cost: float
+) -> list[list[int]]:
+    """Deal the most expensive examples first, each to the rank that is then the fastest."""
     heap = [(0.0, 0, rank) for rank in range(num_ranks)]
     owned: list[list[int]] = [[] for _ in range(num_ranks)]
     deepest = [0] * num_ranks
@@ -82,8 +98,44 @@ def deal(
         added = level_cost * max(0, levels[example] - deepest[rank])
         deepest[rank] = max(deepest[rank], levels[example])
         heapq.heappush(heap, (cost + costs[example] + added, count + 1, rank))
-    _exchange(owned, costs, levels, level_cost)
-    return _deal([sorted(own) for own in owned], costs, levels, level_cost)
+    return owned
+
+
+def _dealt_by_depth(
+    costs: Sequence[float], num_ranks: int, levels: Sequence[int], level_cost: float
+) -> list[list[int]]:
+    """Deal examples of similar depth to the same rank, so that few ranks run many levels."""
+    order = sorted(range(len(costs)), key=lambda one: (-levels[one], -costs[one], one))
+    low, high = 0.0, math.fsum(costs) + level_cost * levels[order[0]]
+    best = _cut(order, num_ranks, costs, [level_cost * one for one in levels], high)
+    assert best is not None, "nothing costs more than everything on one rank"
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        found = _cut(order, num_ranks, costs, [level_cost * one for one in levels], middle)
+        if found is None:
+            low = middle
+        else:
+            best, high = found, middle
+    return best
+
+
+def _cut(
+    order: Sequence[int], num_ranks: int, costs: Sequence[float], level_prices: Sequence[float], most: float
+) -> list[list[int]] | None:
+    """Cut the order into a run for each rank that costs at most `most`; return None if that takes more ranks."""
+    owned: list[list[int]] = []
+    total = math.inf
+    for place, example in enumerate(order):
+        # The examples that are left must not be fewer than the ranks that still have none.
+        is_due = len(order) - place <= num_ranks - len(owned)
+        if total + costs[example] > most or is_due:
+            owned.append([])
+            total = level_prices[example]
+        total += costs[example]
+        if len(owned) > num_ranks or total > most:
+            return None
+        owned[-1].append(example)
+    return owned
 
 
 def _exchange(owned: list[list[int]], costs: Sequence[float], levels: Sequence[int], level_cost: float) -> None:

@@ -31,7 +31,10 @@ class LazyLinears(TorchFunctionMode):
         self._layers: dict[tuple[int, int], _LazyLayer] = {}
 
     def finish(self) -> None:
-        """End the forward pass. The backward pass is then the only owner of what was kept, and frees it."""
+        """End the forward pass. The backward pass is then the only owner of what is kept, and frees it."""
+        for layer in self._layers.values():
+            # A layer and its stand-ins' backward would own each other for ever.
+            layer.stand_ins = None
         self._layers.clear()
 
     def __torch_function__(
@@ -59,6 +62,7 @@ class LazyLinears(TorchFunctionMode):
         layer = self._layers.get(key)
         if layer is None:
             layer = self._layers[key] = _LazyLayer(weight, bias)
+        assert layer.stand_ins is not None, "the forward pass has not ended"
         result: torch.Tensor = _Product.apply(rows, *layer.stand_ins, layer)
         return result
 
@@ -79,7 +83,17 @@ class _LazyLayer:
         # The parameters' identities are keys, so they must live as long as this does.
         self.parameters = weight, bias
         # Their backward runs after that of every use, although no use gives them a gradient.
-        self.stand_ins: tuple[torch.Tensor, torch.Tensor | None] = _StandIns.apply(weight, bias, self)
+        self.stand_ins: tuple[torch.Tensor, torch.Tensor | None] | None = _StandIns.apply(weight, bias, self)
+        self._backward_pass = -1
+
+    def add(self, inputs: torch.Tensor, gradients: torch.Tensor) -> None:
+        """Keep what one use adds to the gradients in this backward pass."""
+        number = torch._C._current_graph_task_id()  # noqa: SLF001 - torch has no public name for it
+        if number != self._backward_pass:
+            # An earlier pass that asked for other gradients only has left something here.
+            self._backward_pass, self.inputs, self.gradients = number, [], []
+        self.inputs.append(inputs.detach().reshape(-1, inputs.shape[-1]))
+        self.gradients.append(gradients.reshape(-1, gradients.shape[-1]))
 
     def take(self) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return all inputs and output gradients as two matrices, and forget them; None if there are none."""
@@ -124,6 +138,5 @@ class _Product(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         rows, weight = ctx.saved_tensors
-        ctx.layer.inputs.append(rows.reshape(-1, rows.shape[-1]))
-        ctx.layer.gradients.append(gradient.reshape(-1, gradient.shape[-1]))
+        ctx.layer.add(rows, gradient)
         return gradient @ weight if ctx.needs_input_grad[0] else None, None, None, None

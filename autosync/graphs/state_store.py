@@ -23,7 +23,7 @@ class StateStore:
         self.num_rows = num_rows
         self.states: torch.Tensor | None = None
         self.gradient: torch.Tensor | None = None
-        self._token = torch.empty(0)
+        self._token: torch.Tensor | None = None
 
     def read_slice(self, start: int, stop: int) -> torch.Tensor:
         """Return a copy of consecutive rows."""
@@ -37,14 +37,17 @@ class StateStore:
 
     def write(self, states: torch.Tensor, start: int, stop: int) -> None:
         """Store the states of a group."""
-        self._token = _Write.apply(states, self._token, self, (start, stop))
+        token = states.new_empty(0) if self._token is None else self._token
+        self._token = _Write.apply(states, token, self, (start, stop))
 
     def finish(self) -> torch.Tensor:
         """Return the states of all rows, after the last group."""
         states: torch.Tensor = _Finish.apply(self._token, self)
-        # The backward pass owns the store: with these it would own itself, and memory would wait for the collector.
-        self.states, self._token = None, torch.empty(0)
         return states
+
+    def release(self) -> None:
+        """Forget the states. The backward pass owns the store: with its own results, the store would live for ever."""
+        self.states = self._token = None
 
 
 class _ReadSlice(torch.autograd.Function):

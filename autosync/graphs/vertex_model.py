@@ -66,16 +66,31 @@ class VertexModel(torch.nn.Module):
         inputs = _join_inputs(graphs)
         pulled = _pull(functions, schedule, inputs)
         store = StateStore(schedule.num_vertices)
-        reads = torch.from_numpy(schedule.reads).to(inputs.device)
         lazy = LazyLinears() if self.policy.lazy_weights else None
-        with contextlib.nullcontext() if lazy is None else lazy:
-            for number, group in enumerate(schedule.groups):
-                states = functions[group.kind](pulled[number], self._gather(store, group, reads))
-                _check_states(states, group, self.state_width, store)
-                store.write(states, group.start, group.stop)
-        if lazy is not None:
-            lazy.finish()
-        return _push(functions, schedule, store.finish())
+        try:
+            with contextlib.nullcontext() if lazy is None else lazy:
+                self._run(functions, schedule, pulled, store, inputs.device)
+            states = store.finish()
+        finally:
+            store.release()
+            if lazy is not None:
+                lazy.finish()
+        return _push(functions, schedule, states)
+
+    def _run(
+        self,
+        functions: Mapping[str, VertexFunction],
+        schedule: BatchSchedule,
+        pulled: Mapping[int, torch.Tensor],
+        store: StateStore,
+        device: torch.device,
+    ) -> None:
+        """Run all groups in order."""
+        reads = torch.from_numpy(schedule.reads).to(device)
+        for number, group in enumerate(schedule.groups):
+            states = functions[group.kind](pulled[number], self._gather(store, group, reads))
+            _check_states(states, group, self.state_width, store)
+            store.write(states, group.start, group.stop)
 
     def _functions(self) -> dict[str, VertexFunction]:
         found = {}

@@ -1,5 +1,6 @@
 """The choice of a policy by measurement, its file, the costs of examples, and the command."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -174,7 +175,7 @@ def test_the_command_measures_deals_and_writes(tmp_path: Path, capsys: pytest.Ca
     found = json.loads(capsys.readouterr().out)
     assert found["structures"] == {"vertices": [1, 2, 3, 9], "depth": [1, 2, 3, 9]}
     assert [one["num_groups"] for one in found["policies"]] == [15, 9, 9, 9, 9]
-    assert sorted(sum(found["deals"]["by_cost"]["examples"], [])) == [0, 1, 2, 3]
+    assert sorted(itertools.chain(*found["deals"]["by_cost"]["examples"])) == [0, 1, 2, 3]
     assert read_policy(policy).order in {"depth", "agenda"}
 
 

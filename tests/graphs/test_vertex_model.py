@@ -56,6 +56,18 @@ def test_gradients_reach_inputs_and_can_be_taken_twice(policy: BatchingPolicy) -
     assert all(torch.allclose(one.grad, 2 * old) for one, old in zip(cell.parameters(), first[1], strict=True))
 
 
+def test_gradients_of_inputs_alone_leave_nothing_behind_for_weights() -> None:
+    cell, inputs = model(), torch.ones(4, 3, requires_grad=True)
+    rows = cell([sequence(inputs)]).sum()
+    torch.autograd.grad(rows, inputs, retain_graph=True)
+    rows.backward()
+    lazy = [one.grad for one in cell.parameters()]
+    cell.policy = BatchingPolicy()
+    cell.zero_grad()
+    cell([sequence(inputs)]).sum().backward()
+    assert all(torch.allclose(one, other.grad) for one, other in zip(lazy, cell.parameters(), strict=True))
+
+
 def test_a_parameter_gets_its_gradient_once_per_step() -> None:
     """Distributed training counts on one hook for each parameter."""
     cell, calls = model(), []
