@@ -106,12 +106,14 @@ def _dealt_by_depth(
 ) -> list[list[int]]:
     """Deal examples of similar depth to the same rank, so that few ranks run many levels."""
     order = sorted(range(len(costs)), key=lambda one: (-levels[one], -costs[one], one))
-    low, high = 0.0, math.fsum(costs) + level_cost * levels[order[0]]
-    best = _cut(order, num_ranks, costs, [level_cost * one for one in levels], high)
+    # A little more than everything on one rank, because sums round.
+    low, high = 0.0, (math.fsum(costs) + level_cost * levels[order[0]]) * (1 + 1e-9)
+    prices = [level_cost * one for one in levels]
+    best = _cut(order, num_ranks, costs, prices, high)
     assert best is not None, "nothing costs more than everything on one rank"
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        found = _cut(order, num_ranks, costs, [level_cost * one for one in levels], middle)
+        found = _cut(order, num_ranks, costs, prices, middle)
         if found is None:
             low = middle
         else:
