@@ -171,10 +171,10 @@ def _best_exchange(
 ) -> tuple[int, int | None] | None:
     """Return the example to give and the one to take (or None) that come nearest to halving the gap."""
     best: tuple[float, int, int | None] | None = None
-    taken: list[int | None] = sorted(fast, key=costs.__getitem__)  # type: ignore[assignment]
-    prices = np.array([costs[one] for one in taken if one is not None])
-    if len(slow) > 1:
-        taken, prices = [None, *taken], np.concatenate(([0.0], prices))
+    cheapest_first = sorted(fast, key=costs.__getitem__)
+    nothing: list[int | None] = [None] if len(slow) > 1 else []
+    taken = [*nothing, *cheapest_first]
+    prices = np.array([0.0] * len(nothing) + [costs[one] for one in cheapest_first])
     for given in slow:
         wanted = costs[given] - gap / 2
         place = int(np.searchsorted(prices, wanted))

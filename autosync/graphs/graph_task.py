@@ -25,13 +25,16 @@ class GraphTask:
 
     def __post_init__(self) -> None:
         problems = []
-        if not isinstance(self.model, VertexModel):
-            what = f"the model is of type {type(self.model).__name__}"
+        # A user's file is not checked for types.
+        model: object = self.model
+        loss: object = self.loss
+        if not isinstance(model, VertexModel):
+            what = f"the model is of type {type(model).__name__}"
             problems.append(Problem(what=what, rule="must be a VertexModel", path=("model",)))
         if not self.graphs or not all(isinstance(graph, InputGraph) for graph in self.graphs):
             rule = "at least one graph, each an InputGraph"
             problems.append(Problem(what="the graphs cannot be used", rule=rule, path=("graphs",)))
-        if not callable(self.loss):
+        if not callable(loss):
             problems.append(Problem(what="the loss is no function", rule="loss(rows, graphs)", path=("loss",)))
         if self.batch_size < 1:
             problems.append(Problem(what=f"batch size {self.batch_size}", rule="at least 1", path=("batch_size",)))

@@ -81,17 +81,11 @@ class InputGraph:
             yield Problem(what="the graph is empty", rule="a graph has at least one vertex", path=("children",))
         for vertex, children in enumerate(self.children):
             yield from _bad_indices(children, size, ("children", vertex))
-        if not isinstance(self.inputs, torch.Tensor) or self.inputs.dim() < 1 or len(self.inputs) != size:
-            shape = tuple(getattr(self.inputs, "shape", ())) or type(self.inputs).__name__
-            hint = "vertices without an input have any row, which their function does not read"
-            rule = f"a tensor with one row for each of the {size} vertices"
-            yield Problem(what=f"the inputs are {shape}", rule=rule, path=("inputs",), hint=hint)
+        yield from _bad_inputs(self.inputs, size)
         if self.kinds and len(self.kinds) != size:
             what = f"{len(self.kinds)} kinds for {size} vertices"
             yield Problem(what=what, rule="one kind for each vertex, or none at all", path=("kinds",))
-        for vertex, kind in enumerate(self.kinds):
-            if not isinstance(kind, str) or not kind:
-                yield Problem(what=f"{kind!r} is no kind", rule="a kind is a name", path=("kinds", vertex))
+        yield from _bad_kinds(self.kinds)
         if self.outputs is not None:
             yield from _bad_indices(self.outputs, size, ("outputs",))
 
@@ -102,6 +96,20 @@ def _bad_indices(indices: Iterable[object], size: int, path: tuple[str | int, ..
         if not whole or not 0 <= int(index) < size:  # type: ignore[call-overload]
             rule = f"a vertex is a number from 0 to {size - 1}"
             yield Problem(what=f"{index!r} is no vertex of this graph", rule=rule, path=(*path, position))
+
+
+def _bad_inputs(inputs: object, size: int) -> Iterator[Problem]:
+    if not isinstance(inputs, torch.Tensor) or inputs.dim() < 1 or len(inputs) != size:
+        shape = tuple(inputs.shape) if isinstance(inputs, torch.Tensor) else type(inputs).__name__
+        hint = "vertices without an input have any row, which their function does not read"
+        rule = f"a tensor with one row for each of the {size} vertices"
+        yield Problem(what=f"the inputs are {shape}", rule=rule, path=("inputs",), hint=hint)
+
+
+def _bad_kinds(kinds: Sequence[object]) -> Iterator[Problem]:
+    for vertex, kind in enumerate(kinds):
+        if not isinstance(kind, str) or not kind:
+            yield Problem(what=f"{kind!r} is no kind", rule="a kind is a name", path=("kinds", vertex))
 
 
 def _heights(children: Sequence[Sequence[int]]) -> Integers:

@@ -40,7 +40,7 @@ def by_depth(batch: GraphBatch) -> Integers:
     """Return groups of the vertices of one height and one signature, lowest first."""
     keys = batch.heights * len(batch.signature_kinds) + batch.signatures
     _, groups = np.unique(keys, return_inverse=True)
-    return groups
+    return np.asarray(groups, dtype=np.int64)
 
 
 def lowest_first(frontier: Frontier) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -115,7 +116,7 @@ class VertexModel(torch.nn.Module):
         return like.new_empty(num_vertices, 0, self.state_width)
 
 
-def _check_functions(functions: Mapping[str, VertexFunction]) -> None:
+def _check_functions(functions: Mapping[Any, object]) -> None:
     if not functions:
         raise InputError("the model has no vertex functions", rule="at least one")
     problems = []
@@ -154,7 +155,7 @@ def _pull(
             what = f"pull() of {kind} returned {len(pulled)} rows for {len(vertices)} vertices"
             raise InputError(what, rule="one row for each vertex")
         # One split, whose backward is one concatenation; slices would each fill a whole gradient with zeros.
-        found.update(zip(numbers, pulled.split([group.num_vertices for group in groups]), strict=True))
+        found.update(zip(numbers, pulled.split_with_sizes([group.num_vertices for group in groups]), strict=True))
     return found
 
 
@@ -184,10 +185,10 @@ def _rows(numbers: Integers, like: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(numbers).to(like.device)
 
 
-def _check_states(states: torch.Tensor, group: VertexGroup, width: int, store: StateStore) -> None:
+def _check_states(states: object, group: VertexGroup, width: int, store: StateStore) -> None:
     wanted = (group.num_vertices, width)
     if not isinstance(states, torch.Tensor) or tuple(states.shape) != wanted:
-        shape = tuple(getattr(states, "shape", ())) or type(states).__name__
+        shape = tuple(states.shape) if isinstance(states, torch.Tensor) else type(states).__name__
         what = f"forward() of {group.kind} returned {shape} for {group.num_vertices} vertices"
         raise InputError(what, rule=f"states of shape {wanted}", hint="state_width is the width of a whole state")
     if store.states is not None and states.dtype != store.states.dtype:
