@@ -123,7 +123,7 @@ def main():
             value = task.loss(task.model(graphs), graphs)
             value.backward()
             optimizer.step()
-            total += float(value)
+            total += value.item()
         print(f"epoch {epoch + 1}: loss {total / len(batches):.3f}")
 
 

@@ -54,7 +54,8 @@ def check(seed: int) -> None:
                 assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-11), (seed, policy.name, name)
 
 
-@settings(max_examples=25)
+@pytest.mark.timeout(300)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2**31))
 def test_every_policy_equals_naive_execution(seed: int) -> None:
     check(seed)
