@@ -35,7 +35,7 @@ API = {
     "Models whose graph changes": (
         "autosync.graphs.vertex_function",
         "autosync.graphs.vertex_model",
-        "autosync.graphs.input_graph.InputGraph",
+        "autosync.graphs.input_graph",
         "autosync.graphs.families",
         "autosync.graphs.choose_policy",
         "autosync.graphs.dealing",
