@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from autosync.errors import InputError, OperationError
 from autosync.launchers.local import STOP_SECONDS, LocalLauncher
@@ -260,15 +261,20 @@ def test_a_rank_that_ends_between_trials(make: MakeService, started: list[int]) 
 
 
 def test_what_cannot_run_is_refused(make: MakeService, cluster: ClusterSpec, tmp_path: Path) -> None:
-    nccl = replace(cluster, backend="nccl")
-    with make(cluster=nccl) as service:
-        failure = _failure(service, Contestant(name="on-nccl", bundle=_bundle("ddp", model_of(TASK), nccl)))
-        assert failure.kind == "refused"
-        assert "the parameters are on cpu; NCCL, the cluster's backend, needs them on a GPU" in failure.message
+    with make() as service:
         other = _bundle("ddp", model_of(f"{TASK}:large"), cluster)
         for bundle in (other, tmp_path / "nowhere.yaml"):
             failure = _failure(service, Contestant(name="other", bundle=bundle))
             assert failure.kind == "refused"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_ranks_without_gpus_are_not_started_for_nccl(make: MakeService, cluster: ClusterSpec) -> None:
+    nccl = replace(cluster, backend="nccl")
+    with make(cluster=nccl) as service:
+        failure = _failure(service, Contestant(name="on-nccl", bundle=_bundle("ddp", model_of(TASK), nccl)))
+    assert failure.kind == "launch"
+    assert "this: the cluster's backend is nccl, which needs a GPU for each rank, and torch" in failure.message
 
 
 def test_stock_ddp_takes_a_model_that_leaves_parameters_out_only_when_told(make: MakeService) -> None:
