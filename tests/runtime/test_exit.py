@@ -18,6 +18,9 @@ LIMIT_SECONDS = 240
 PRESETS = ("ddp", "bytescheduler", "sharded", "ps_load_balanced")
 WAYS = ("ends", "destroys the group", "raises", "raises before its step", "exits")
 
+# The first test waits for twenty scripts, which start together.
+pytestmark = pytest.mark.timeout(LIMIT_SECONDS + 60)
+
 
 @pytest.fixture(scope="module")
 def codes(
