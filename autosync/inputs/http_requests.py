@@ -52,14 +52,14 @@ class _TryAgain(Exception):  # noqa: N818 - not an error yet
 
 
 class HttpFile:
-    """A file that an HTTP server gives in ranges. Each thread of each process keeps a connection of its own."""
+    """A file that an HTTP server gives in ranges. Connections are used again, except in a fork."""
 
     def __init__(self, url: str, patience: Patience) -> None:
         self.url = shown_url(url)
         self.host = host_of(url)
         self._whole_url = url
         self._patience = patience
-        self._connections: tuple[int, threading.local] = os.getpid(), threading.local()
+        self._idle = _IdleConnections()
         # The first byte tells the size: many servers of signed URLs refuse HEAD.
         (_, self._num_bytes, self._mark), _ = self._patiently(0, 1)
 
@@ -106,8 +106,9 @@ class HttpFile:
         deadline = time.monotonic() + self._patience.timeout_seconds
         address = urlsplit(url)
         key = (address.scheme.lower(), address.netloc)
-        connection = self._connection(key, address)
         target = (address.path or "/") + (f"?{address.query}" if address.query else "")
+        connection = self._connected(key, address)
+        is_reusable = False
         try:
             headers = {"Range": f"bytes={start}-{start + length - 1}", "Accept-Encoding": "identity"}
             connection.request("GET", target, headers=headers)
@@ -115,15 +116,17 @@ class HttpFile:
             status = answer.status
             if status in (206, 416):
                 body = _body(answer, length, deadline) if status == 206 else b""
-                answer.read(_PIECE_BYTES)
-                return self._understood(answer, body, start, length)
-            self._drop(key)
+                result = self._understood(answer, body, start, length)
+                # A connection with unread bytes would give them to the next request.
+                is_reusable = not answer.read(1) and not answer.will_close
+                return result
         except (OSError, http.client.HTTPException) as error:
-            self._drop(key)
             raise _TryAgain(_in_words(error)) from error
-        except _TryAgain:
-            self._drop(key)
-            raise
+        finally:
+            if is_reusable:
+                self._idle.put(key, connection)
+            else:
+                connection.close()
         if status in _MOVED and moves_left and (place := answer.headers.get("Location")):
             return self._once(self._moved(url, place), start, length, moves_left - 1)
         raise self._refusal(status, answer)
@@ -162,33 +165,59 @@ class HttpFile:
             raise OperationError(f"{self.url}: {self.host} sends to an address that is not HTTP")
         return target
 
-    def _connection(self, key: tuple[str, str], address: Any) -> http.client.HTTPConnection:
-        """Return this thread's connection to a server, a new one after a fork."""
-        if self._connections[0] != os.getpid():
-            self._connections = os.getpid(), threading.local()
-        held = self._connections[1]
-        if not hasattr(held, "by_server"):
-            held.by_server = {}
-        if key not in held.by_server:
-            kind = http.client.HTTPSConnection if key[0] == "https" else http.client.HTTPConnection
-            try:
-                held.by_server[key] = kind(address.hostname or "", address.port, timeout=self._patience.timeout_seconds)
-            except ValueError as error:
-                raise InputError([Problem(what=str(error), rule="http://HOST[:PORT]/PATH", file=self.url)]) from error
-        connection: http.client.HTTPConnection = held.by_server[key]
-        return connection
+    def _connected(self, key: tuple[str, str], address: Any) -> http.client.HTTPConnection:
+        """Return an idle connection to a server, or a new one."""
+        held = self._idle.take(key)
+        if held is not None:
+            return held
+        kind = http.client.HTTPSConnection if key[0] == "https" else http.client.HTTPConnection
+        try:
+            return kind(address.hostname or "", address.port, timeout=self._patience.timeout_seconds)
+        except (ValueError, http.client.InvalidURL) as error:
+            raise InputError([Problem(what=str(error), rule="http://HOST[:PORT]/PATH", file=self.url)]) from error
 
-    def _drop(self, key: tuple[str, str]) -> None:
-        connection = self._connections[1].by_server.pop(key, None)
-        if connection is not None:
-            connection.close()
+    def close(self) -> None:
+        """Close the connections. The file may be read again."""
+        self._idle.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_idle"):
+            self._idle.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_connections"}
+        return {name: value for name, value in self.__dict__.items() if name != "_idle"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._connections = os.getpid(), threading.local()
+        self._idle = _IdleConnections()
+
+
+class _IdleConnections:
+    """Connections that no request uses, by server. A fork closes its copies and begins with none."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._by_server: dict[tuple[str, str], list[http.client.HTTPConnection]] = {}
+
+    def take(self, key: tuple[str, str]) -> http.client.HTTPConnection | None:
+        if self._process != os.getpid():
+            # The lock may be a copy of one that another thread held.
+            self._process, self._lock = os.getpid(), threading.Lock()
+            self.close()
+        with self._lock:
+            held = self._by_server.get(key)
+            return held.pop() if held else None
+
+    def put(self, key: tuple[str, str], connection: http.client.HTTPConnection) -> None:
+        with self._lock:
+            self._by_server.setdefault(key, []).append(connection)
+
+    def close(self) -> None:
+        dropped, self._by_server = self._by_server, {}
+        for connections in dropped.values():
+            for connection in connections:
+                connection.close()
 
 
 def _body(answer: http.client.HTTPResponse, length: int, deadline: float) -> bytes:

@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,8 @@ def test_an_error_of_the_users_code_names_the_sample(tmp_path: Path) -> None:
 
 def test_datasets_that_decide_their_order_are_refused() -> None:
     class _Stream(IterableDataset[int]):
-        pass
+        def __iter__(self) -> Iterator[int]:
+            return iter([1])
 
     with pytest.raises(InputError, match="decides its own order"):
         autosync.loader(_Stream())
