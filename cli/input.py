@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import click
 
@@ -125,6 +126,7 @@ def tune(
     compute time of a step, and settings are found that let steps wait least.
     """
     from autosync.inputs import describe
+    from autosync.inputs.epoch_order import Shuffle
     from autosync.inputs.load import load_dataset
     from autosync.inputs.settings import load_settings, save_settings
     from autosync.inputs.tuning import tune_input
@@ -134,7 +136,7 @@ def tune(
     found = tune_input(
         load_dataset(target),
         batch_size=batch_size,
-        shuffle=shuffle,  # type: ignore[arg-type] - click checks it
+        shuffle=cast("Shuffle", shuffle),
         compute_seconds=0.0 if compute is None else _time(compute),
         start=begin,
         max_trials=trials,
