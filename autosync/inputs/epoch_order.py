@@ -67,7 +67,7 @@ class EpochOrder:
         """Return the numbers of all examples in the order of an epoch."""
         generator = np.random.default_rng([self.seed, epoch])
         if self.shuffle == "none":
-            return np.arange(self.num_examples)
+            return np.arange(self.num_examples, dtype=np.int64)
         if self.shuffle == "examples":
             return generator.permutation(self.num_examples)
         ends = np.cumsum(self.shard_sizes)

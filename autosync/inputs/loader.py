@@ -218,7 +218,10 @@ class InputLoader(DataLoader[Any]):
             except StopIteration:
                 break
             except RuntimeError as error:
-                raise self._explained(error) from error
+                explained = self._explained(error)
+                if explained is None:
+                    raise
+                raise explained from error
             if failure is not None:
                 raise _again(failure)
             self._watch.add(time.perf_counter() - began, times, is_first=is_first)
@@ -229,11 +232,11 @@ class InputLoader(DataLoader[Any]):
         self._batches.epoch += 1
         self._num_seen = 0
 
-    def _explained(self, error: RuntimeError) -> Exception:
-        """Return an error that names the worker, if a worker ended; else the error itself."""
+    def _explained(self, error: RuntimeError) -> OperationError | None:
+        """Return an error that names the worker, or None if no worker ended."""
         words = str(error).strip()
         if not _WORKER_FAILED.match(words):
-            return error
+            return None
         named = {int(number) for number in re.findall(r"\d+", words)}
         known = [worker for worker, process in enumerate(self._start.processes) if process and process in named]
         who = f"worker {', '.join(map(str, known))}" if known else "a worker"
