@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from autosync.errors import InputError, OperationError
@@ -35,6 +36,7 @@ def test_any_ranges_are_exact(tmp_path: Path, cache: str) -> None:
     )
     file, reader = open_shard(str(tmp_path / "data")), ShardReader(settings)
 
+    @hypothesis_settings(max_examples=30)
     @given(st.lists(st.tuples(st.integers(0, len(content)), st.integers(0, 3000)), max_size=4))
     def check(places: list[tuple[int, int]]) -> None:
         ranges = [ByteRange(file, at, min(length, len(content) - at)) for at, length in places]
