@@ -65,7 +65,8 @@ class MeasuredCollate:
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
         self.collate = collate
 
-    def __call__(self, fetched: tuple[list[Any], AutosyncError | None, float]) -> tuple[Any, Any, BatchTimes]:
+    def __call__(self, fetched: Any) -> tuple[Any, AutosyncError | None, BatchTimes]:
+        # What MeasuredDataset fetched; torch's types know only lists here.
         examples, failure, fetch_seconds = fetched
         began = time.perf_counter()
         batch = None if failure is not None else self.collate(examples)
