@@ -86,7 +86,7 @@ Examples:
   autosync input tune data.py:images --batch-size 64 --compute "80 ms" --trials 8 --json"""
 )
 @click.argument("target", metavar="FILE.py:NAME")
-@click.option("--batch-size", required=True, type=click.IntRange(1), help="Examples of a batch.")
+@click.option("--batch-size", required=True, type=click.IntRange(1), help="Number of examples in a batch.")
 @click.option("--compute", metavar="TIME", help="Time that a step computes between two batches, such as 80 ms.")
 @click.option(
     "--shuffle",
