@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from autosync.inputs.loader import loader
     from autosync.loops.declarations import Table, loop
     from autosync.runtime.checkpoints.calls import consolidate, load, save
     from autosync.runtime.parallelize import describe, drain, no_sync, parallelize, release
@@ -23,6 +24,7 @@ __all__ = [
     "describe",
     "drain",
     "load",
+    "loader",
     "loop",
     "no_sync",
     "parallelize",
@@ -38,6 +40,7 @@ _LAZY = {
     "describe": "autosync.runtime.parallelize",
     "drain": "autosync.runtime.parallelize",
     "load": "autosync.runtime.checkpoints.calls",
+    "loader": "autosync.inputs.loader",
     "loop": "autosync.loops.declarations",
     "no_sync": "autosync.runtime.parallelize",
     "parallelize": "autosync.runtime.parallelize",

@@ -52,6 +52,7 @@ COMMANDS: Mapping[str, Entry] = {
     "launch": Entry("autosync.cli.launch:launch", "Run a training script on a cluster with a bundle."),
     "loop": Entry("autosync.cli.loop:loop", "Analyse a serial loop, and run it on several ranks."),
     "graph": Entry("autosync.cli.graph:graph", "Batch a model whose graph differs from example to example."),
+    "input": Entry("autosync.cli.input:input_group", "Tune the settings of an input pipeline; look at its storage."),
     "emit": Entry("autosync.cli.emit:emit", "Write a strategy as settings of stock DDP."),
     "serve": Entry("autosync.cli.serve:serve", "Serve parameters on a node that does not train."),
     "export": Entry("autosync.cli.export:export", "Write the records of studies as parquet, csv or jsonl."),

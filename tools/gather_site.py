@@ -31,6 +31,13 @@ API = {
         "autosync.specs.cluster.ClusterSpec",
     ),
     "Comparing and predicting": ("autosync.trials.compare.compare", "autosync.scaling.predict.predict_scaling"),
+    "Input": (
+        "autosync.inputs.loader",
+        "autosync.inputs.settings.InputSettings",
+        "autosync.inputs.tar_shards.TarShards",
+        "autosync.inputs.tuning.tune_input",
+        "autosync.inputs.fairness",
+    ),
     "Loops": ("autosync.loops.declarations",),
     "Models whose graph changes": (
         "autosync.graphs.vertex_function",

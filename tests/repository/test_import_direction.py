@@ -27,7 +27,7 @@ _LAYERS = [
     {"specs"},
     {"strategy"},
     {"plan"},
-    {"runtime", "datasets", "pictures"},
+    {"runtime", "datasets", "pictures", "inputs"},
     {"simulators"},
     {"testbed"},
     {"launchers"},

@@ -1,0 +1,133 @@
+"""Puts shards, storage rates and tuning runs into words and into fields of JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from autosync import units
+from autosync.inputs.intervals import RateInterval
+from autosync.inputs.settings import KIND, VERSION, InputSettings
+from autosync.inputs.storage_rates import StorageRate
+from autosync.inputs.tar_shards import TarShards
+from autosync.inputs.trial import InputTrial
+from autosync.inputs.tuning import InputTuning
+from autosync.strategy.wording import count, format_table
+
+
+def describe_settings(settings: InputSettings) -> str:
+    """Return settings in one line: `4 workers, prefetch 2`."""
+    if settings.num_workers == 0:
+        words = ["no workers"]
+    else:
+        words = [count(settings.num_workers, "worker"), f"prefetch {settings.prefetch_factor}"]
+        if settings.worker_threads > 1:
+            words.append(f"{settings.worker_threads} threads each")
+    return ", ".join(words)
+
+
+def describe_reads(settings: InputSettings) -> str:
+    """Return how a reader of autosync reads under settings: `4 x 1 MiB`."""
+    return f"{settings.read_concurrency} x {units.exact_size(settings.read_bytes)}"
+
+
+def describe_trial(trial: InputTrial) -> str:
+    """Return one line about a trial."""
+    words = f"trial {trial.number + 1}: {describe_settings(trial.settings)}, reads {describe_reads(trial.settings)}"
+    return f"{words}: {trial.failure or format_rate(trial.rate)}"
+
+
+def format_rate(rate: RateInterval | None) -> str:
+    """Return a rate of examples with its interval."""
+    return "" if rate is None else f"{rate.value:.4g} examples/s ({rate.low:.4g} to {rate.high:.4g})"
+
+
+def describe_tuning(tuning: InputTuning) -> str:
+    """Return the trials as a table and the settings that were found."""
+    rows = [
+        (
+            str(trial.number + 1),
+            describe_settings(trial.settings),
+            describe_reads(trial.settings),
+            "failed" if trial.rate is None else f"{trial.rate.value:.4g}",
+            "" if trial.rate is None else f"{trial.rate.low:.4g} to {trial.rate.high:.4g}",
+            "" if trial.rate is None else units.format_time(trial.wait_seconds),
+            trial.bottleneck,
+        )
+        for trial in tuning.trials
+    ]
+    header = ("trial", "settings", "reads", "examples/s", "95 % interval", "wait/step", "most time")
+    table = format_table(rows, header=header, right=("trial", "examples/s", "wait/step"))
+    failures = [f"trial {one.number + 1} failed: {one.failure}" for one in tuning.trials if one.failure]
+    found = f"found: {describe_settings(tuning.settings)}, reads {describe_reads(tuning.settings)}"
+    return "\n".join([table, "", *failures, found, f"all its trials together: {format_rate(tuning.rate)}"])
+
+
+def tuning_fields(tuning: InputTuning) -> dict[str, Any]:
+    """Return a tuning run as the fields of one JSON document."""
+    return {
+        "schema": "autosync.input_tuning/1",
+        "settings": settings_fields(tuning.settings),
+        "examples_per_second": dataclasses.asdict(tuning.rate),
+        "trials": [
+            {
+                "number": trial.number + 1,
+                "settings": settings_fields(trial.settings),
+                "examples_per_second": None if trial.rate is None else dataclasses.asdict(trial.rate),
+                "wait_seconds": trial.wait_seconds,
+                "first_seconds": trial.first_seconds,
+                "num_steps": len(trial.step_counts),
+                "bottleneck": trial.bottleneck,
+                "failure": trial.failure,
+            }
+            for trial in tuning.trials
+        ],
+    }
+
+
+def settings_fields(settings: InputSettings) -> dict[str, Any]:
+    """Return settings with every field, as the fields of their file."""
+    return {"schema": f"autosync.{KIND}/{VERSION}", **dataclasses.asdict(settings)}
+
+
+def describe_shards(shards: TarShards) -> str:
+    """Return a table of shards with their samples and fields."""
+    rows = [
+        (one.url, units.format_size(one.num_bytes), f"{one.num_samples:,}", ", ".join(one.field_names))
+        for one in shards.facts()
+    ]
+    total = f"{count(len(shards), 'sample')} in {count(len(rows), 'shard')}"
+    table = format_table(rows, header=("shard", "size", "samples", "fields"), right=("size", "samples"))
+    return f"{total}, {units.format_size(sum(shards.shard_bytes))}\n\n{table}"
+
+
+def shards_fields(shards: TarShards) -> dict[str, Any]:
+    """Return shards as the fields of one JSON document."""
+    facts = [dataclasses.asdict(one) for one in shards.facts()]
+    return {"schema": "autosync.input_shards/1", "num_samples": len(shards), "shards": facts}
+
+
+def describe_rates(rates: Sequence[StorageRate]) -> str:
+    """Return the rates of a storage as a table, with the fastest below it."""
+    rows = [
+        (
+            units.exact_size(one.read_bytes),
+            str(one.read_concurrency),
+            f"{units.format_size(one.rate.value)}/s",
+            f"{units.format_size(one.rate.low)}/s to {units.format_size(one.rate.high)}/s",
+            units.format_time(one.request_seconds),
+            str(one.num_retries),
+        )
+        for one in rates
+    ]
+    header = ("request", "at a time", "rate", "95 % interval", "one request", "retries")
+    right = ("request", "at a time", "rate", "one request", "retries")
+    best = max(rates, key=lambda one: one.rate.value)
+    words = f"fastest: {best.read_concurrency} requests of {units.exact_size(best.read_bytes)} at a time"
+    return f"{format_table(rows, header=header, right=right)}\n\n{words}"
+
+
+def rates_fields(rates: Sequence[StorageRate]) -> dict[str, Any]:
+    """Return the rates of a storage as the fields of one JSON document."""
+    return {"schema": "autosync.storage_rates/1", "rates": [dataclasses.asdict(one) for one in rates]}

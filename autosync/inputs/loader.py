@@ -1,0 +1,258 @@
+"""`autosync.loader`: a torch DataLoader under input settings, whose epochs are exact and can be continued."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
+
+from autosync import jsonio
+from autosync.errors import InputError, OperationError, Problem
+from autosync.inputs.epoch_order import EpochOrder, Shuffle
+from autosync.inputs.measured_batches import MeasuredCollate, MeasuredDataset
+from autosync.inputs.observation import InputReport, InputWatch
+from autosync.inputs.settings import InputSettings, settings_of
+
+_STATE_SCHEMA = "autosync.input_state/1"
+_WORKER_FAILED = re.compile(r"DataLoader worker \(pid|DataLoader timed out")
+
+
+def loader(
+    dataset: Any,
+    settings: InputSettings | Path | str | None = None,
+    *,
+    batch_size: int = 1,
+    shuffle: Shuffle | bool = "examples",
+    seed: int = 0,
+    rank: int | None = None,
+    world_size: int | None = None,
+    shares: Sequence[float] = (),
+    drop_last: bool = False,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    pin_memory: bool = False,
+    timeout_seconds: float = 0,
+    worker_init_fn: Callable[[int], None] | None = None,
+) -> InputLoader:
+    """Return a DataLoader for this rank's part of a dataset, configured by input settings or by the path of their file.
+
+    The dataset has a length and gives examples by number (`__getitem__`). The order of an epoch depends on `seed` and
+    the epoch; the ranks of torch.distributed share it, unless `rank` and `world_size` say otherwise. `batch_size` is
+    that of one rank. See `EpochOrder` for `shuffle`, `shares` and `drop_last`.
+    """
+    chosen = settings_of(settings)
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        what = f"is of type {type(dataset).__name__}, which decides its own order"
+        rule = "a dataset with __len__ and __getitem__; autosync.inputs.tar_shards.TarShards reads tar shards"
+        raise InputError([Problem(what=what, rule=rule, path=("dataset",))])
+    if isinstance(shuffle, bool):
+        shuffle = "examples" if shuffle else "none"
+    order = EpochOrder(
+        shard_sizes=tuple(getattr(dataset, "shard_sizes", None) or (len(dataset),)),
+        batch_size=batch_size,
+        shuffle=shuffle,
+        seed=seed,
+        rank=_of_group("rank", rank),
+        world_size=_of_group("world_size", world_size),
+        shares=tuple(shares),
+        drop_last=drop_last,
+    )
+    return InputLoader(
+        dataset.with_settings(chosen) if callable(getattr(dataset, "with_settings", None)) else dataset,
+        chosen,
+        order,
+        collate_fn=collate_fn,
+        pin_memory=pin_memory,
+        timeout_seconds=timeout_seconds,
+        worker_init_fn=worker_init_fn,
+    )
+
+
+def _of_group(what: str, given: int | None) -> int:
+    """Return the rank or the number of ranks: what the caller gave, else torch.distributed's."""
+    if given is not None:
+        return given
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        return 0 if what == "rank" else 1
+    return dist.get_rank() if what == "rank" else dist.get_world_size()
+
+
+class _EpochBatches(Sampler[list[int]]):
+    """The batches of the pass that begins next."""
+
+    def __init__(self, order: EpochOrder) -> None:
+        self.order = order
+        self.epoch = 0
+        self.num_seen = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self.order.batches(self.epoch, self.num_seen)
+
+    def __len__(self) -> int:
+        return self.order.num_steps(self.num_seen)
+
+
+class _WorkerStart:
+    """Prepares a worker: its number of threads, and its process number for messages about it."""
+
+    def __init__(self, settings: InputSettings, more: Callable[[int], None] | None) -> None:
+        self.processes = multiprocessing.get_context().Array("q", max(settings.num_workers, 1), lock=False)
+        self._num_threads = settings.worker_threads
+        self._more = more
+
+    def __call__(self, worker: int) -> None:
+        self.processes[worker] = os.getpid()
+        torch.set_num_threads(self._num_threads)
+        if self._more is not None:
+            self._more(worker)
+
+
+class InputLoader(DataLoader[Any]):
+    """A DataLoader with exact epochs, a state, and a report. Make one with `autosync.loader`.
+
+    Each complete pass moves to the next epoch. A pass that is left early is repeated from its start, unless
+    `load_state_dict` says where to continue. One pass runs at a time.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        settings: InputSettings,
+        order: EpochOrder,
+        *,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        timeout_seconds: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.order = order
+        self._batches = _EpochBatches(order)
+        self._num_seen = 0
+        self._watch = InputWatch()
+        self._start = _WorkerStart(settings, worker_init_fn)
+        has_workers = settings.num_workers > 0
+        super().__init__(
+            MeasuredDataset(dataset),
+            batch_sampler=self._batches,
+            num_workers=settings.num_workers,
+            collate_fn=MeasuredCollate(collate_fn or default_collate),
+            pin_memory=pin_memory,
+            timeout=timeout_seconds if has_workers else 0,
+            worker_init_fn=self._start,
+            prefetch_factor=settings.prefetch_factor if has_workers else None,
+            persistent_workers=settings.persistent_workers and has_workers,
+        )
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch that runs, or that begins next."""
+        return self._batches.epoch
+
+    @property
+    def num_seen(self) -> int:
+        """How many examples of the epoch all ranks together have got."""
+        return self._num_seen
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin the next pass with this epoch, from its start."""
+        self._batches.epoch = epoch
+        self._batches.num_seen = self._num_seen = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place after the batch that was delivered last. Batches that were only prefetched do not count."""
+        return {
+            "schema": _STATE_SCHEMA,
+            "epoch": self._batches.epoch,
+            "num_seen": self._num_seen,
+            "order": _identity(self.order),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue at a place that `state_dict` returned, perhaps with other settings, batches or ranks."""
+        epoch, num_seen = state.get("epoch"), state.get("num_seen")
+        if state.get("schema") != _STATE_SCHEMA or not isinstance(epoch, int) or not isinstance(num_seen, int):
+            raise InputError("this is no state of an input loader", rule=f"what state_dict() returned: {_STATE_SCHEMA}")
+        if state.get("order") != _identity(self.order):
+            raise InputError(
+                f"the state is of another order: {state.get('order')}",
+                rule=f"the same seed, shuffle and dataset as the loader's: {_identity(self.order)}",
+            )
+        if epoch < 0 or not 0 <= num_seen <= self.order.num_examples:
+            raise InputError(
+                f"the state is at example {num_seen} of epoch {epoch}",
+                rule=f"an example from 0 to {self.order.num_examples}",
+            )
+        self._batches.epoch = epoch
+        self._batches.num_seen = self._num_seen = num_seen
+
+    def report(self) -> InputReport:
+        """Return how long steps waited, what workers did, and what hosts delivered."""
+        return self._watch.report()
+
+    def reset_report(self) -> None:
+        """Forget what was observed so far."""
+        self._watch = InputWatch()
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        self._num_seen = self._batches.num_seen
+        is_first = True
+        began = time.perf_counter()
+        try:
+            batches = super().__iter__()
+        finally:
+            # The sampler has taken its place: the next pass is a new one.
+            self._batches.num_seen = 0
+        while True:
+            try:
+                batch, failure, times = next(batches)
+            except StopIteration:
+                break
+            except RuntimeError as error:
+                explained = self._explained(error)
+                if explained is None:
+                    raise
+                raise explained from error
+            if failure is not None:
+                raise _again(failure)
+            self._watch.add(time.perf_counter() - began, times, is_first=is_first)
+            is_first = False
+            self._num_seen = min(self._num_seen + self.order.step_size, self.order.num_examples)
+            yield batch
+            began = time.perf_counter()
+        self._batches.epoch += 1
+        self._num_seen = 0
+
+    def _explained(self, error: RuntimeError) -> OperationError | None:
+        """Return an error that names the worker, or None if no worker ended."""
+        words = str(error).strip()
+        if not _WORKER_FAILED.match(words):
+            return None
+        named = {int(number) for number in re.findall(r"\d+", words)}
+        known = [worker for worker, process in enumerate(self._start.processes) if process and process in named]
+        who = f"worker {', '.join(map(str, known))}" if known else "a worker"
+        return OperationError(f"{who} of the input pipeline on {socket.gethostname()} failed: {words}")
+
+
+def _identity(order: EpochOrder) -> dict[str, Any]:
+    """Return what the order of all examples depends on."""
+    return {
+        "seed": order.seed,
+        "shuffle": order.shuffle,
+        "num_examples": order.num_examples,
+        "shards": jsonio.content_hash(list(order.shard_sizes)),
+    }
+
+
+def _again(failure: Exception) -> Exception:
+    """Return an error that crossed a process as it was before."""
+    return type(failure)(failure.problems) if isinstance(failure, InputError) else failure

@@ -1,0 +1,86 @@
+"""Wraps a dataset and its collate function, so that each batch arrives with the times of its parts.
+
+The times are taken in the worker and travel with the batch.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import Dataset, get_worker_info
+
+from autosync.errors import AutosyncError
+from autosync.inputs.meter import METER, ReadTotals
+
+MAIN_PROCESS = -1
+"""The number of the worker in pipelines without workers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTimes:
+    """Where and how a batch was made. `read_seconds` is the wait for reads through autosync; what else the dataset
+    does is `decode_seconds`."""
+
+    worker: int
+    process: int
+    num_examples: int
+    read_seconds: float
+    decode_seconds: float
+    collate_seconds: float
+    hosts: Mapping[str, ReadTotals]
+
+
+class MeasuredDataset(Dataset[Any]):
+    """Fetches whole batches from another dataset and measures the parts. Errors of autosync become part of the batch:
+    torch would turn them into texts with tracebacks."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitems__(self, numbers: Sequence[int]) -> Any:
+        METER.take()
+        began = time.perf_counter()
+        try:
+            examples, failure = self._fetch(numbers), None
+        except AutosyncError as error:
+            examples, failure = [], error
+        return examples, failure, time.perf_counter() - began
+
+    def _fetch(self, numbers: Sequence[int]) -> list[Any]:
+        whole: Any = getattr(self.dataset, "__getitems__", None)
+        examples = whole(numbers) if callable(whole) else [self.dataset[number] for number in numbers]
+        return list(examples)
+
+
+class MeasuredCollate:
+    """Collates a batch with another function and adds the times."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self.collate = collate
+
+    def __call__(self, fetched: Any) -> tuple[Any, AutosyncError | None, BatchTimes]:
+        # What MeasuredDataset fetched; torch's types know only lists here.
+        examples, failure, fetch_seconds = fetched
+        began = time.perf_counter()
+        batch = None if failure is not None else self.collate(examples)
+        collate_seconds = time.perf_counter() - began
+        wait_seconds, hosts = METER.take()
+        read_seconds = min(wait_seconds, fetch_seconds)
+        worker = get_worker_info()
+        times = BatchTimes(
+            worker=MAIN_PROCESS if worker is None else worker.id,
+            process=os.getpid(),
+            num_examples=len(examples),
+            read_seconds=read_seconds,
+            decode_seconds=fetch_seconds - read_seconds,
+            collate_seconds=collate_seconds,
+            hosts=hosts,
+        )
+        return batch, failure, times

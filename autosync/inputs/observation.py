@@ -1,0 +1,106 @@
+"""What a rank observes of its input: how long steps wait, what workers do, and what hosts deliver."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from autosync.inputs.measured_batches import BatchTimes
+from autosync.inputs.meter import ReadTotals
+
+_MAX_STEPS = 10_000
+"""The last steps, whose waits are kept one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerWork:
+    """What one worker did. Worker -1 is the process of the rank itself."""
+
+    worker: int
+    num_batches: int = 0
+    num_examples: int = 0
+    read_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    collate_seconds: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.read_seconds + self.decode_seconds + self.collate_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputReport:
+    """The input of one rank since its loader was made or its report was reset.
+
+    `first_wait_seconds` adds up the waits for the first batch of each pass, which include the start of workers; they
+    are not among the others. `hosts` has what was read through autosync, by the host that served it.
+    """
+
+    num_steps: int
+    num_examples: int
+    first_wait_seconds: float
+    wait_seconds: float
+    median_wait_seconds: float
+    slow_wait_seconds: float
+    """The wait that 95 % of the steps do not exceed."""
+    workers: tuple[WorkerWork, ...]
+    hosts: Mapping[str, ReadTotals]
+
+    @property
+    def bottleneck(self) -> str:
+        """The part on which workers spend most time: `read`, `decode` or `collate`."""
+        totals = {
+            "read": sum(one.read_seconds for one in self.workers),
+            "decode": sum(one.decode_seconds for one in self.workers),
+            "collate": sum(one.collate_seconds for one in self.workers),
+        }
+        return max(totals, key=lambda name: totals[name])
+
+
+@dataclass(slots=True)
+class InputWatch:
+    """Gathers the times of a loader's batches."""
+
+    first_wait_seconds: float = 0.0
+    num_steps: int = 0
+    wait_seconds: float = 0.0
+    waits: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_STEPS))
+    workers: dict[int, WorkerWork] = field(default_factory=dict)
+    hosts: dict[str, ReadTotals] = field(default_factory=dict)
+
+    def add(self, wait_seconds: float, times: BatchTimes, *, is_first: bool) -> None:
+        """Add a step that waited so long for a batch."""
+        self.num_steps += 1
+        if is_first:
+            self.first_wait_seconds += wait_seconds
+        else:
+            self.wait_seconds += wait_seconds
+            self.waits.append(wait_seconds)
+        old = self.workers.get(times.worker, WorkerWork(worker=times.worker))
+        self.workers[times.worker] = WorkerWork(
+            worker=times.worker,
+            num_batches=old.num_batches + 1,
+            num_examples=old.num_examples + times.num_examples,
+            read_seconds=old.read_seconds + times.read_seconds,
+            decode_seconds=old.decode_seconds + times.decode_seconds,
+            collate_seconds=old.collate_seconds + times.collate_seconds,
+        )
+        for host, totals in times.hosts.items():
+            self.hosts[host] = self.hosts.get(host, ReadTotals()) + totals
+
+    def report(self) -> InputReport:
+        """Return what was gathered."""
+        waits = np.asarray(self.waits) if self.waits else np.zeros(1)
+        return InputReport(
+            num_steps=self.num_steps,
+            num_examples=sum(one.num_examples for one in self.workers.values()),
+            first_wait_seconds=self.first_wait_seconds,
+            wait_seconds=self.wait_seconds,
+            median_wait_seconds=float(np.median(waits)),
+            slow_wait_seconds=float(np.quantile(waits, 0.95)),
+            workers=tuple(self.workers[number] for number in sorted(self.workers)),
+            hosts=dict(self.hosts),
+        )

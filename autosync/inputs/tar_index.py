@@ -1,0 +1,98 @@
+"""Finds the samples of a tar shard, as webdataset has them: neighbouring files with the same base name are one sample.
+
+`images/cat7.jpg` and `images/cat7.cls` are the fields `jpg` and `cls` of the sample `images/cat7`. Only headers are
+read. A shard that ends early is an error, and so is anything in it that could not be given to the user.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from autosync.errors import OperationError
+from autosync.inputs.reader import ByteRange, ShardReader, ShardStream
+from autosync.inputs.storage import ShardFile
+
+_END = bytes(512)
+
+
+@dataclass(frozen=True, slots=True)
+class TarField:
+    """One file of a sample: its extension, and its bytes in the shard."""
+
+    name: str
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class TarSample:
+    """The place of one sample in a shard."""
+
+    key: str
+    fields: tuple[TarField, ...]
+
+    @property
+    def start(self) -> int:
+        return self.fields[0].start
+
+    @property
+    def end(self) -> int:
+        last = self.fields[-1]
+        return last.start + last.length
+
+
+def index_shard(file: ShardFile, reader: ShardReader, *, buffer_bytes: int) -> tuple[TarSample, ...]:
+    """Return the samples of a shard in their order."""
+    stream = io.BufferedReader(ShardStream(file, reader), buffer_size=buffer_bytes)
+    try:
+        with tarfile.open(fileobj=stream, mode="r:") as archive:
+            samples = tuple(_samples(_fields(archive, file), file))
+            end = archive.offset
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        raise damaged(file, str(error)) from error
+    # tarfile takes a damaged header and a missing end for an end. A real one is an empty block.
+    (tail,) = reader.read([ByteRange(file, end, max(min(len(_END), file.num_bytes - end), 0))])
+    if tail != _END:
+        raise damaged(file, f"no archive continues or ends at byte {end} of {file.num_bytes}")
+    return samples
+
+
+def _fields(archive: tarfile.TarFile, file: ShardFile) -> Iterator[tuple[str, TarField]]:
+    """Yield each file's key and field."""
+    for member in archive:
+        if member.isdir():
+            continue
+        if not member.isreg() or member.issparse():
+            raise damaged(file, f"{member.name!r} is no plain file")
+        if member.size < 0 or member.offset_data + member.size > file.num_bytes:
+            raise damaged(file, f"{member.name!r} has {member.size} bytes, more than there are left")
+        # The archive keeps every member otherwise, and shards have many.
+        archive.members = []  # type: ignore[attr-defined]
+        path = PurePosixPath(member.name)
+        stem, dot, extension = path.name.partition(".")
+        if not dot or not stem or extension.startswith("__"):
+            raise damaged(file, f"{member.name!r} has no extension that could be its field's name")
+        yield str(path.with_name(stem)), TarField(extension.lower(), member.offset_data, member.size)
+
+
+def _samples(found: Iterator[tuple[str, TarField]], file: ShardFile) -> Iterator[TarSample]:
+    key, fields = "", dict[str, TarField]()
+    for one_key, field in found:
+        if one_key != key and fields:
+            yield TarSample(key, tuple(fields.values()))
+            fields = {}
+        key = one_key
+        if field.name in fields:
+            raise damaged(file, f"the sample {key!r} has two files {field.name!r}")
+        fields[field.name] = field
+    if fields:
+        yield TarSample(key, tuple(fields.values()))
+
+
+def damaged(file: ShardFile, what: str) -> OperationError:
+    """Return the error for a shard that is no whole archive."""
+    return OperationError(f"{file.url}: the shard on {file.host} is truncated or damaged: {what}")

@@ -1,0 +1,150 @@
+"""The dataset of tar shards: its examples have numbers, and any of them can be read without those before it."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from autosync.errors import InputError, Problem
+from autosync.inputs.http_requests import Patience
+from autosync.inputs.reader import ByteRange, ShardReader
+from autosync.inputs.settings import InputSettings
+from autosync.inputs.storage import open_shard
+from autosync.inputs.tar_index import TarSample, index_shard
+
+Decode = Callable[[dict[str, Any]], Any]
+
+_GAP_BYTES = 2**15
+"""Samples that are no farther apart are read in one go: headers and padding lie between neighbours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardFacts:
+    """What a shard has: its samples, and the names of their fields."""
+
+    url: str
+    host: str
+    num_bytes: int
+    num_samples: int
+    field_names: tuple[str, ...]
+
+
+class TarShards(Dataset[Any]):
+    """The samples of tar shards, which may lie in local files, on HTTP servers, or where fsspec reads.
+
+    A sample is a mapping from extension to bytes, with its name as `__key__`. `decode` turns it into an example;
+    autosync itself interprets no bytes. The headers of all shards are read at the start.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str | Path],
+        decode: Decode | None = None,
+        *,
+        settings: InputSettings | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        if isinstance(urls, str | Path) or not urls:
+            raise InputError([Problem(what=f"are {urls!r}", rule="a list of one shard or more", path=("urls",))])
+        self._decode = decode
+        self._settings = settings or InputSettings()
+        self._reader = ShardReader(self._settings)
+        self._files = [open_shard(str(url), patience) for url in urls]
+        self._samples: list[tuple[TarSample, ...]] = [
+            index_shard(file, self._reader, buffer_bytes=self._settings.read_bytes) for file in self._files
+        ]
+        self._ends = list(itertools.accumulate(map(len, self._samples)))
+        # Workers are forked later: threads would not follow them.
+        self._reader.close()
+
+    @property
+    def shard_sizes(self) -> tuple[int, ...]:
+        """The number of samples in each shard."""
+        return tuple(map(len, self._samples))
+
+    @property
+    def shard_bytes(self) -> tuple[int, ...]:
+        """The size of each shard's file."""
+        return tuple(file.num_bytes for file in self._files)
+
+    def facts(self) -> tuple[ShardFacts, ...]:
+        """Return what each shard has."""
+        return tuple(
+            ShardFacts(
+                url=file.url,
+                host=file.host,
+                num_bytes=file.num_bytes,
+                num_samples=len(samples),
+                field_names=tuple(sorted({field.name for sample in samples for field in sample.fields})),
+            )
+            for file, samples in zip(self._files, self._samples, strict=True)
+        )
+
+    def with_settings(self, settings: InputSettings) -> TarShards:
+        """Return the same dataset read under other settings. The headers are not read again."""
+        other = type(self).__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._settings = settings  # noqa: SLF001 - the same class
+        other._reader = ShardReader(settings)  # noqa: SLF001 - the same class
+        return other
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, number: int) -> Any:
+        return self.__getitems__([number])[0]
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
+        """Return the examples of a batch. Neighbours are read together."""
+        places = [self._place(number) for number in numbers]
+        ranges = _joined(sorted({(shard, sample.start, sample.end) for shard, sample in places}))
+        wanted = [ByteRange(self._files[shard], start, end - start) for shard, start, end in ranges]
+        found = dict(zip(ranges, self._reader.read(wanted), strict=True))
+        by_start = sorted(found)
+        examples = []
+        for shard, sample in places:
+            around = by_start[bisect.bisect_right(by_start, (shard, sample.start, float("inf"))) - 1]
+            examples.append(self._example(shard, sample, found[around], around[1]))
+        return examples
+
+    def _place(self, number: int) -> tuple[int, TarSample]:
+        if not 0 <= number < len(self):
+            raise IndexError(f"example {number} of {len(self)}")
+        shard = bisect.bisect_right(self._ends, number)
+        before = self._ends[shard - 1] if shard else 0
+        return shard, self._samples[shard][number - before]
+
+    def _example(self, shard: int, sample: TarSample, data: bytes, offset: int) -> Any:
+        made: dict[str, Any] = {"__key__": sample.key, "__url__": self._files[shard].url}
+        for field in sample.fields:
+            made[field.name] = data[field.start - offset : field.start - offset + field.length]
+        if self._decode is None:
+            return made
+        try:
+            return self._decode(made)
+        except Exception as error:
+            # The user's traceback stays; without the sample's name nobody would find the file.
+            error.add_note(f"while decoding the sample {sample.key!r} of {self._files[shard].url}")
+            raise
+
+
+def _joined(ranges: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Return sorted ranges `(shard, start, end)` with neighbours joined."""
+    joined: list[tuple[int, int, int]] = []
+    for shard, start, end in ranges:
+        if joined and joined[-1][0] == shard and start <= joined[-1][2] + _GAP_BYTES:
+            joined[-1] = shard, joined[-1][1], max(end, joined[-1][2])
+        else:
+            joined.append((shard, start, end))
+    return joined
+
+
+def reads_through_autosync(dataset: object) -> bool:
+    """Whether the size and number of requests, and the cache, have an effect for a dataset."""
+    return callable(getattr(dataset, "with_settings", None))

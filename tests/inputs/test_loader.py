@@ -1,0 +1,163 @@
+"""Real DataLoaders with real workers: each example once, the same order for any settings, and errors that say where."""
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset
+
+import autosync
+from autosync.errors import InputError, OperationError
+from autosync.inputs.loader import InputLoader
+from autosync.inputs.settings import InputSettings
+from autosync.inputs.tar_shards import TarShards
+from tests.helpers.shards import number_of, serving, write_shards
+
+# Python warns of forks beside threads; a DataLoader forks, and the server of these tests is a thread.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+]
+
+
+def _epoch(batches: InputLoader) -> list[int]:
+    return [number for batch in batches for number in batch.tolist()]
+
+
+def test_workers_change_nothing_about_the_order(tmp_path: Path) -> None:
+    shards = TarShards(write_shards(tmp_path, [7, 12, 4]), decode=number_of)
+    alone = autosync.loader(shards, InputSettings(num_workers=0), batch_size=4)
+    settings = InputSettings(num_workers=2, read_bytes=700, read_concurrency=3, cache="memory", cache_limit_bytes=9000)
+    together = autosync.loader(shards, settings, batch_size=4)
+    for _ in range(2):
+        expected = _epoch(alone)
+        assert sorted(expected) == list(range(23))
+        assert _epoch(together) == expected
+    assert (alone.epoch, together.epoch) == (2, 2)
+    report = together.report()
+    assert report.num_examples == 46
+    assert [one.worker for one in report.workers] == [0, 1]
+    assert sum(one.num_batches for one in report.workers) == report.num_steps == 12
+    assert all(one.read_seconds > 0 for one in report.workers)
+
+
+def test_an_epoch_continues_in_another_loader(tmp_path: Path) -> None:
+    shards = TarShards(write_shards(tmp_path, [20]), decode=number_of)
+    first = autosync.loader(shards, InputSettings(num_workers=2, prefetch_factor=4), batch_size=3, seed=5)
+    seen: list[int] = []
+    for batch in first:
+        seen += batch.tolist()
+        if len(seen) == 9:
+            break
+    state = first.state_dict()
+    second = autosync.loader(shards, InputSettings(num_workers=0), batch_size=2, seed=5)
+    second.load_state_dict(state)
+    assert len(second) == 6
+    assert sorted(seen + _epoch(second)) == list(range(20))
+    assert sorted(_epoch(second)) == list(range(20))
+    other = autosync.loader(shards, InputSettings(num_workers=0), batch_size=2, seed=6)
+    with pytest.raises(InputError, match="of another order"):
+        other.load_state_dict(state)
+
+
+class _Numbers:
+    """A dataset without shards, of which one example may end its worker."""
+
+    def __init__(self, deadly: int = -1) -> None:
+        self.deadly = deadly
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        if number == self.deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.tensor(number)
+
+
+def test_a_killed_worker_is_named() -> None:
+    batches = autosync.loader(_Numbers(deadly=3), InputSettings(num_workers=2), batch_size=2, shuffle=False)
+    with pytest.raises(OperationError, match=r"worker 1 of the input pipeline on .*pid.*\d+"):
+        _epoch(batches)
+
+
+def test_plain_datasets_and_ranks() -> None:
+    found = [
+        _epoch(autosync.loader(_Numbers(), InputSettings(num_workers=0), batch_size=2, rank=rank, world_size=3))
+        for rank in range(3)
+    ]
+    assert [len(one) for one in found] == [4, 4, 4]
+    assert sorted(number for one in found for number in one) == list(range(12))
+
+
+def test_errors_of_storage_cross_the_worker_with_file_and_host(tmp_path: Path) -> None:
+    (path,) = write_shards(tmp_path, [6])
+    with serving(tmp_path) as server:
+        shards = TarShards([f"{server.url}/{path.name}"], decode=number_of)
+        batches = autosync.loader(shards, InputSettings(num_workers=1), batch_size=3)
+        path.unlink()
+        with pytest.raises(InputError, match=r"000\.tar.*127\.0\.0\.1:\d+ has no such file"):
+            _epoch(batches)
+
+
+def test_an_error_of_the_users_code_names_the_sample(tmp_path: Path) -> None:
+    def decode(sample: dict[str, Any]) -> int:
+        raise ValueError("no image")
+
+    shards = TarShards(write_shards(tmp_path, [2]), decode=decode)
+    with pytest.raises(ValueError, match="no image") as caught:
+        shards[1]
+    assert "some/000001" in caught.value.__notes__[0]
+
+
+def test_datasets_that_decide_their_order_are_refused() -> None:
+    class _Stream(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter([1])
+
+    with pytest.raises(InputError, match="decides its own order"):
+        autosync.loader(_Stream())
+    with pytest.raises(InputError, match="settings are of type int"):
+        autosync.loader(_Numbers(), 3)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_each_example_once_for_two_hundred_random_settings(tmp_path: Path) -> None:
+    chance = random.Random(0)
+    sizes = [9, 0, 14, 6]
+    shards = TarShards(write_shards(tmp_path, sizes), decode=number_of)
+    for trial in range(200):
+        cache = chance.choice(["none", "memory", "disk"])
+        settings = InputSettings(
+            num_workers=chance.randint(0, 3),
+            prefetch_factor=chance.randint(1, 4),
+            persistent_workers=chance.random() < 0.5,
+            worker_threads=chance.randint(1, 2),
+            read_bytes=chance.choice([512, 1000, 2**20]),
+            read_concurrency=chance.choice([1, 3, 8]),
+            cache=cache,  # type: ignore[arg-type]
+            cache_limit_bytes=0 if cache == "none" else chance.choice([1000, 10**6]),
+            cache_folder=str(tmp_path / "cache"),
+        )
+        world = chance.randint(1, 2)
+        shuffle, batch_size, epoch = chance.choice(["none", "shards", "examples"]), chance.randint(1, 7), trial % 3
+        found: list[int] = []
+        for rank in range(world):
+            batches = autosync.loader(
+                shards,
+                settings,
+                batch_size=batch_size,
+                shuffle=shuffle,  # type: ignore[arg-type]
+                seed=trial,
+                rank=rank,
+                world_size=world,
+            )
+            batches.set_epoch(epoch)
+            found += _epoch(batches)
+        assert sorted(found) == list(range(sum(sizes))), settings
