@@ -7,6 +7,7 @@ where each figure comes from.
 
 from __future__ import annotations
 
+import gc
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -63,7 +64,13 @@ def profile(
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         if times == "measured":
-            return assemble(task, _measure(task, _device(device), steps, seed, tell))
+            place = _device(device)
+            spec = assemble(task, _measure(task, place, steps, seed, tell))
+            if place.type == "cuda":
+                # The ranks of a tuning on this machine need the memory that torch keeps for later.
+                gc.collect()
+                torch.cuda.empty_cache()
+            return spec
         try:
             return assemble(task, _compute(task, _rate(rate), steps or NUM_FACTS, seed, tell))
         except TaskError as error:
