@@ -76,14 +76,9 @@ def test_the_docstring_says_how_to_run_and_tune_it(path: Path) -> None:
 STRATEGIES = ("rings into the next forward pass", "shards into the next forward pass", "servers of parts")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "scripts",
-    [
-        pytest.param(("language model",), id="one"),
-        pytest.param((), id="all", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("scripts", [pytest.param(("language model",), id="one"), pytest.param((), id="all")])
 def test_curves_are_ddps_under_three_strategies_each(scripts: tuple[str, ...]) -> None:
     """In float64 where a script has it: there a curve that is off by more than rounding stands out."""
     chosen = [argument for name in STRATEGIES for argument in ("--strategy", name)]

@@ -215,7 +215,12 @@ CHOSEN = frozenset(os.environ.get("AUTOSYNC_SCRIPTS", "").split()) or {
 """The scripts that are run: all of them, but where a tool looks for the test that notices a fault."""
 
 
-EVERY_COMPILED = pytest.param(COMPILED, id="compiled in every way", marks=pytest.mark.slow)
+QUICK = {"steps", "compiled"}
+"""The lists that are always run. `make ddp-suite` and the slow tests run more behaviours of each kind."""
+LISTS = [
+    *[pytest.param(rows, id=name, marks=() if name in QUICK else pytest.mark.slow) for name, rows in SAME.items()],
+    pytest.param(COMPILED, id="compiled in every way", marks=pytest.mark.slow),
+]
 
 
 def options_of(way: str) -> dict[str, Any]:
@@ -295,7 +300,7 @@ def test_groups_of_a_larger_world(make_ranks: Callable[[str], Any]) -> None:
     assert ranks.run(cases) == [[""] * len(ways)] * 4
 
 
-@pytest.mark.parametrize("listed", [*[pytest.param(rows, id=name) for name, rows in SAME.items()], EVERY_COMPILED])
+@pytest.mark.parametrize("listed", LISTS)
 def test_a_script_comes_out_as_under_ddp(
     listed: list[tuple[str, str, tuple[str, ...]]], make_ranks: Callable[[str], Any]
 ) -> None:

@@ -61,7 +61,8 @@ CODES = {"SIGINT": {130}, "SIGTERM": {143}, "SIGKILL": {137}}
 """How a tuner ends that is struck itself. One whose rank was struck goes on, until it is asked to end or is done."""
 
 
-@pytest.mark.parametrize("num_strikes", [3, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_strikes", [3, 50])
 @pytest.mark.timeout(3000)
 def test_struck_at_random_moments_inside_trials(num_strikes: int, tmp_path: Path) -> None:
     ended = subprocess.run(
