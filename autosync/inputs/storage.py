@@ -9,7 +9,6 @@ import os
 import re
 import socket
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -49,12 +48,6 @@ def open_shard(url: str, patience: Patience | None = None) -> ShardFile:
     return FsspecFile(url)
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    num_bytes: int
-    version: str
-
-
 class LocalFile:
     """A file of the operating system. It is opened for each read, so no fork shares a position or a descriptor."""
 
@@ -70,15 +63,8 @@ class LocalFile:
             raise _refused(path, getattr(error, "strerror", None) or str(error)) from error
         if not stat.S_ISREG(found.st_mode):
             raise _refused(path, "is no regular file")
-        self._facts = _Facts(found.st_size, f"{found.st_size}-{found.st_mtime_ns}")
-
-    @property
-    def num_bytes(self) -> int:
-        return self._facts.num_bytes
-
-    @property
-    def version(self) -> str:
-        return self._facts.version
+        self.num_bytes = found.st_size
+        self.version = f"{found.st_size}-{found.st_mtime_ns}"
 
     def read(self, start: int, length: int) -> tuple[bytes, int]:
         try:
@@ -127,15 +113,8 @@ class FsspecFile:
         if not isinstance(size, int) or found.get("type") == "directory":
             raise _refused(self.url, "is no file of a known size")
         mark = next((found[name] for name in ("ETag", "etag", "md5Hash", "mtime", "created") if found.get(name)), "")
-        self._facts = _Facts(size, f"{size}-{mark}")
-
-    @property
-    def num_bytes(self) -> int:
-        return self._facts.num_bytes
-
-    @property
-    def version(self) -> str:
-        return self._facts.version
+        self.num_bytes = size
+        self.version = f"{size}-{mark}"
 
     def read(self, start: int, length: int) -> tuple[bytes, int]:
         try:
