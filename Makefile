@@ -20,7 +20,7 @@ export PIP_ROOT_USER_ACTION := ignore
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --progress-bar off --retries 5 --constraint constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint typing kernels pytest fulltest postgresql test-launchers models-suite test-versions wheel-test mutations ddp-suite scripts-suite format gallery docs clean
+.PHONY: help setup demo test lint typing kernels pytest fulltest postgresql dashboard test-launchers models-suite test-versions wheel-test mutations ddp-suite scripts-suite format gallery docs clean
 
 help:
 	@echo 'make demo        tune a shipped model on an emulated cluster, and write a report about it'
@@ -54,7 +54,7 @@ demo: $(STAMP)
 
 test: lint typing pytest
 
-fulltest: lint typing postgresql kernels
+fulltest: lint typing postgresql dashboard kernels
 	$(BIN)/python -m pytest -m '' -n $(JOBS) --quiet
 
 # For the test in which two tuners share a study there; it starts a server of its own.
@@ -64,6 +64,11 @@ postgresql: $(STAMP)
 		|| echo 'PostgreSQL cannot be installed here: its test will be skipped'
 	@$(BIN)/python -c 'import psycopg' 2>/dev/null || $(PIP_INSTALL) --no-build-isolation --editable '.[postgresql]' \
 		|| echo 'The driver of PostgreSQL cannot be installed here: its test will be skipped'
+
+# For the test in which the real dashboard shows a study.
+dashboard: $(STAMP)
+	@$(BIN)/python -c 'import optuna_dashboard' 2>/dev/null || $(PIP_INSTALL) --no-build-isolation --editable '.[dashboard]' \
+		|| echo 'optuna-dashboard cannot be installed here: its test will be skipped'
 
 lint: $(STAMP)
 	$(BIN)/ruff check $(LINTED)
@@ -96,7 +101,7 @@ test-launchers: $(STAMP)
 	@$(BIN)/python -c 'import ray, kubernetes, kubeflow_trainer_api' 2>/dev/null \
 		|| $(PIP_INSTALL) --no-build-isolation --editable '.[ray,kubernetes]' kubeflow-trainer-api \
 		|| echo 'Ray or the Kubernetes client cannot be installed here: their tests will be skipped'
-	$(BIN)/python -m pytest -m '' -n 1 --quiet tests/launchers tests/cli/test_launch.py
+	$(BIN)/python -m pytest -m 'slow or services' -n 1 --quiet tests/launchers
 
 # The releases that constraints.txt names: they leave torch as it is.
 models-suite: $(STAMP)

@@ -25,6 +25,7 @@ from autosync.datasets.storage import close_storage, open_journal, open_storage
 from autosync.documents import without_file
 from autosync.errors import InputError, OperationError
 from autosync.search.candidates import Candidate
+from autosync.search.dashboard import keep_traits, name_metric, note_winner
 from autosync.search.study_folder import StudyFolder, StudySettings, read_settings, taken_error
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import save_cluster
@@ -112,7 +113,7 @@ class Study:
                 self._withdraw(trial.number, "duplicate")
             else:
                 trial.set_user_attr(TUNER_ATTRIBUTE, self.settings.tuner)
-                return StartedTrial(number=trial.number, candidate=self._candidate(fields))
+                return self._begun(trial.number, self._candidate(fields))
         return None
 
     def begin_for_proof(self, candidate: Candidate) -> StartedTrial:
@@ -125,7 +126,21 @@ class Study:
         }
         begun = create_trial(state=TrialState.RUNNING, user_attrs=attributes)
         trial_id = self._storage.create_new_trial(self._id, template_trial=begun)
-        return StartedTrial(number=self._storage.get_trial_number_from_id(trial_id), candidate=candidate)
+        return self._begun(self._storage.get_trial_number_from_id(trial_id), candidate)
+
+    def _begun(self, number: int, candidate: Candidate) -> StartedTrial:
+        keep_traits(self._storage, self._trial_id(number), candidate.strategy)
+        return StartedTrial(number=number, candidate=candidate)
+
+    def mark_winner(self, candidate: Candidate, words: str) -> None:
+        """Note on the candidate's last trial that it won the proof, for people who look with Optuna's tools."""
+        alike = [
+            trial
+            for trial in self._finished()
+            if _has_candidate(trial) and _strategy_id(trial) == candidate.strategy_id and self._is_settled(trial)
+        ]
+        if alike:
+            note_winner(self._storage, self._id, self._trial_id(alike[-1].number), words)
 
     def tell(self, record: Record) -> None:
         """Finish a trial: store the record in it, and its median as Optuna's value."""
@@ -202,6 +217,7 @@ class Study:
             elif known != found:
                 rule = "all who tune a study together have the same model on the same cluster"
                 raise InputError(f"the study {self.name} is of another {what}", rule=rule, hint="--study NAME")
+        name_metric(self._storage, self._id)
 
     def _trials(self) -> list[FrozenTrial]:
         return self._optuna.get_trials(deepcopy=False)
@@ -220,8 +236,10 @@ class Study:
         self._optuna.tell(number, state=TrialState.FAIL)
 
     def _mark(self, number: int, attribute: str, value: Any) -> None:
-        trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
-        self._storage.set_trial_user_attr(trial_id, attribute, value)
+        self._storage.set_trial_user_attr(self._trial_id(number), attribute, value)
+
+    def _trial_id(self, number: int) -> int:
+        return self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
 
     def _is_duplicate(self, number: int, strategy_id: str) -> bool:
         """Return whether another trial has the same strategy and a smaller number. So one of several always remains.

@@ -123,6 +123,8 @@ def hand_over(
         "peak_memory_bytes": peak_memory_bytes(),
     }
     jsonio.write_json(folder.summary, summary)
+    winner = verdict.winner
+    running.study.mark_winner(winner.candidate, f"{winner.ratio or 'nothing tried is faster'}.")
     return Tuned(
         folder=folder.path,
         model=plan.model,

@@ -27,11 +27,20 @@ class LanguageModel(lightning.LightningModule):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=100)
-    steps = parser.parse_args().steps
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--devices", type=int, default=2, help="ranks on each node")
+    options = parser.parse_args()
 
     lightning.seed_everything(0)
     data = TensorDataset(torch.randint(CONFIG.vocab_size, (512, CONFIG.n_positions)))
-    trainer = lightning.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_steps=steps, logger=False)
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        num_nodes=options.nodes,
+        devices=options.devices,
+        strategy="ddp",
+        max_steps=options.steps,
+        logger=False,
+    )
     trainer.fit(LanguageModel(), DataLoader(data, batch_size=4, shuffle=True))
     trainer.save_checkpoint("model.ckpt")
 

@@ -82,6 +82,7 @@ def test_the_kubernetes_launcher_is_known_by_name() -> None:
 
 
 @needs_client
+@pytest.mark.services
 def test_of_what_an_agent_says_in_a_pod_the_end_is_kept() -> None:
     from autosync.launchers import kubernetes_holder
 

@@ -10,6 +10,8 @@ from autosync.launchers import manifests
 from autosync.specs.cluster import ClusterSpec
 from tests.helpers.kubernetes_clusters import ALIKE, CLUSTER, OPTIONS, check_manifest
 
+pytestmark = pytest.mark.services
+
 
 @pytest.mark.parametrize("cluster", [CLUSTER, replace(CLUSTER, kubernetes=replace(OPTIONS, pinned=True))])
 def test_jobs_and_services_are_what_the_kubernetes_client_knows(cluster: ClusterSpec) -> None:

@@ -114,6 +114,7 @@ def _alive(address: str, **resources: float) -> dict[str, Any]:
     return {**names, "Alive": True, "Resources": resources}
 
 
+@pytest.mark.services
 def test_of_several_nodes_with_a_name_one_is_taken_that_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray")
     from autosync.launchers import ray_holder
