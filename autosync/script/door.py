@@ -10,6 +10,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel, distributed
 
 from autosync.runtime.parallelize import bare_of, num_parallelized
+from autosync.runtime.session.start import refusing_before_start
 from autosync.script.bundles import bundle_of, refuse_state_kept_apart
 from autosync.script.optimizers import Optimizers
 from autosync.script.refusals import REFUSED_METHODS, refuse_arguments, refused
@@ -60,9 +61,11 @@ class Door:
         def wrap(ddp: Any, *_: object, **__: object) -> None:
             close_orphans()
             model = bare_of(ddp.module)
-            bundle = bundle_of(model, self._bundles)
-            refuse_arguments(ddp, (variable.name for variable in bundle.model.variables))
-            refuse_state_kept_apart(bundle)
+            # Another rank whose model fits would wait for this one at its first forward pass.
+            with refusing_before_start(ddp.process_group):
+                bundle = bundle_of(model, self._bundles)
+                refuse_arguments(ddp, (variable.name for variable in bundle.model.variables))
+                refuse_state_kept_apart(bundle)
             ddp.reducer = BundleReducer(ddp, bundle, self._optimizers)
             ddp.logger = QuietLogger()
             # This DDP method refuses models whose SyncBatchNorm layers cannot work.

@@ -46,6 +46,14 @@ def test_a_script_is_refused_by_name(ranks: Any, what: str, way: str, words: str
     assert all(words in log for log in found.logs), found.logs
 
 
+def test_a_rank_with_another_model_ends_all_ranks(ranks: Any) -> None:
+    words = "the bundle was not made for this Sequential: the model has no parameter 0.weight"
+    found = ranks.run("does", "ddp", key="one-rank", arguments=("rank_with_other_names",))
+    assert found.codes == (1, 1), found.logs
+    assert f"rank 1: {words}" in found.logs[0]
+    assert words in found.logs[1]
+
+
 @pytest.mark.parametrize(
     ("what", "way"), [("random_numbers", "bytescheduler"), ("copies", "bytescheduler"), ("closure", "ddp")]
 )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from autosync.errors import OperationError
+from autosync.errors import AutosyncError, OperationError
 from autosync.plan.lowering import lower
 from autosync.plan.types import Plan
 from autosync.runtime.engine.device import DevicePlacement
@@ -73,8 +73,7 @@ def start(
     `others` are the sessions of models that are parallelized already.
     """
     rank, num_ranks, base = dist.get_rank(group), dist.get_world_size(group), base_store(group)
-    name = session_name(dist.get_process_group_ranks(group))
-    store = dist.PrefixStore(name + "/", base)  # type: ignore[attr-defined]
+    name, store = _next_session(group)
     with refusal_told(store, rank=rank):
         begun = _checked(model, optimizer, bundle, settings, num_ranks=num_ranks, others=others)
     patience = dt.timedelta(seconds=settings.timeout_seconds)
@@ -101,6 +100,22 @@ def start(
             session = _engine_session(begun, links, undo, trace=trace, compute=compute)
         undo.pop_all()
         return session
+
+
+@contextlib.contextmanager
+def refusing_before_start(group: dist.ProcessGroup) -> Iterator[None]:
+    """Pass on an error of this rank to the others of the group, which raise it when they start their next session."""
+    try:
+        yield
+    except AutosyncError:
+        with refusal_told(_next_session(group)[1], rank=dist.get_rank(group)):
+            raise
+
+
+def _next_session(group: dist.ProcessGroup) -> tuple[str, Any]:
+    """Return the name of the group's next session, which is the same on all ranks, and the store of its facts."""
+    name = session_name(dist.get_process_group_ranks(group))
+    return name, dist.PrefixStore(name + "/", base_store(group))  # type: ignore[attr-defined]
 
 
 def _checked(

@@ -3,6 +3,7 @@
 import copy
 import io
 import sys
+from collections import OrderedDict
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,10 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 def build() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 2)).double()
+
+
+def with_other_names(model: nn.Sequential) -> nn.Module:
+    return nn.Sequential(OrderedDict(first=model[0], tanh=model[1], last=model[2]))
 
 
 def batch(generator: torch.Generator) -> torch.Tensor:
@@ -56,6 +61,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
     model = build() if what != "other_model" else nn.Linear(3, 3)
+    if what == "rank_with_other_names" and dist.get_rank() == 1:
+        model = with_other_names(model)
     if what == "ignores":
         DDP._set_params_and_buffers_to_ignore_for_model(model, ["0.weight"])
     if what == "unwrapped":
