@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autosync import units
+from autosync.cli.contest_table import format_contest, rows_of, wrapped
 from autosync.cli.dry_run import describe_launch, dry_run_option, launch_fields
 from autosync.cli.operands import CLUSTER_HELP, model_and_cluster
 from autosync.cli.options import positive_seconds, seed_option
@@ -28,9 +28,8 @@ from autosync.cli.profile_warnings import profile_warning_lines
 from autosync.cli.progress import Reporter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from autosync.datasets.schema import Measurement
     from autosync.specs.cluster import ClusterSpec
     from autosync.specs.model import ModelSpec
     from autosync.trials.compare import Comparison
@@ -229,77 +228,12 @@ def describe(comparison: Comparison, model: ModelSpec) -> str:
     speedups = {ratio.name: ratio.speedup for ratio in comparison.ratios}
     plural = "" if comparison.steps_per_round == 1 else "s"
     rounds = f"{comparison.num_rounds} rounds of {comparison.steps_per_round} step{plural} of each, in turn:"
-    lines = [rounds, "", table(comparison.measurements, speedups), ""]
-    lines += [f"{ratio}." for ratio in comparison.ratios]
+    lines = [rounds, "", format_contest(rows_of(comparison.measurements, speedups)), ""]
+    lines += wrapped(f"{ratio}." for ratio in comparison.ratios)
     if comparison.best is not None and len(comparison.measurements) > 2:
         lines.append(f"{comparison.best} is the fastest: faster than each of the others.")
     elif len(comparison.measurements) > 2:
         lines.append("None is faster than each of the others.")
-    lines += [f"{name} was left out: {one.kind}: {one.message}" for name, one in comparison.failures.items()]
+    lines += wrapped(f"{name} was left out: {one.kind}: {one.message}" for name, one in comparison.failures.items())
     lines += profile_warning_lines(model)
     return "\n".join(lines)
-
-
-def table(measurements: Mapping[str, Measurement], speedups: Mapping[str, Interval]) -> str:
-    """Return a line for each contestant: its step time, its speedup over the first, and its costs."""
-    return format_rows(
-        [
-            table_row(
-                name,
-                milliseconds=(one.median_seconds * 1e3, one.low_seconds * 1e3, one.high_seconds * 1e3),
-                speedup=None if (ratio := speedups.get(name)) is None else (ratio.value, ratio.low, ratio.high),
-                exposed_seconds=one.exposed_seconds,
-                bytes_sent=None if one.bytes_sent is None else max(one.bytes_sent),
-                peak_memory_bytes=max(one.peak_memory_bytes),
-                cpu_share=one.cpu_share,
-                flags=one.flags,
-            )
-            for name, one in measurements.items()
-        ]
-    )
-
-
-def format_rows(rows: Sequence[Sequence[str]]) -> str:
-    """Return the table of rows that `table_row` makes."""
-    from autosync.strategy.wording import format_table
-
-    header = (
-        "",
-        "ms a step",
-        "95 % interval",
-        "speedup",
-        "of the speedup",
-        "exposed",
-        "sent",
-        "memory",
-        "CPU",
-        "flags",
-    )
-    return format_table(rows, header=header, right=("ms a step", "speedup", "exposed", "sent"))
-
-
-def table_row(
-    name: str,
-    *,
-    milliseconds: tuple[float, float, float],
-    speedup: tuple[float, float, float] | None,
-    exposed_seconds: float | None,
-    bytes_sent: float | None,
-    peak_memory_bytes: float | None,
-    cpu_share: float | None,
-    flags: Sequence[str],
-) -> tuple[str, ...]:
-    """Return a contestant in words: figures with the ends of their intervals; an unknown figure stays empty."""
-    median, low, high = milliseconds
-    ratio = ("1", "") if speedup is None else (f"{speedup[0]:.3f}", f"{speedup[1]:.3f} to {speedup[2]:.3f}")
-    return (
-        name,
-        f"{median:.2f}",
-        f"{low:.2f} to {high:.2f}",
-        *ratio,
-        "" if exposed_seconds is None else f"{exposed_seconds * 1e3:.2f} ms",
-        "" if bytes_sent is None else units.format_size(bytes_sent),
-        "" if peak_memory_bytes is None else units.format_size(peak_memory_bytes),
-        "" if cpu_share is None else f"{cpu_share:.0%}",
-        ", ".join(flags),
-    )

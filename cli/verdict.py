@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autosync.cli.compare import format_rows, table_row
+from autosync.cli.contest_table import ContestRow, format_contest, wrapped
 from autosync.specs.background_load import BUSY_SHARE
 
 if TYPE_CHECKING:
@@ -17,7 +17,13 @@ def describe(found: ShownSummary, folder: Path, *, bundle: Path | None = None) -
 
     `folder` is the study's folder. `bundle` is the winner's file, if it is not the one in that folder.
     """
-    blocks = [[_tried(found)], [_contests(found)], _doubts(found), _ratios(found), _winner(found), _use(found)]
+    told = [_doubts(found), _ratios(found), _winner(found)]
+    blocks = [
+        wrapped([_tried(found)]),
+        [format_contest([_row(one) for one in found.contests])],
+        *map(wrapped, told),
+        _use(found),
+    ]
     text = "\n\n".join("\n".join(block) for block in blocks if block)
     what = "" if found.winner.beats_stock_ddp else " (stock DDP's buckets as a strategy)"
     return f"{text}\n\nbundle: {bundle or folder / 'best.yaml'}{what}\nstudy:  {folder}"
@@ -43,14 +49,10 @@ def _of_origin(origin: str, number: int) -> str:
     return f"{number} {origin}" + ("s" if origin == "preset" and number > 1 else "")
 
 
-def _contests(found: ShownSummary) -> str:
-    return format_rows([_row(one) for one in found.contests])
-
-
-def _row(one: ShownContest) -> tuple[str, ...]:
+def _row(one: ShownContest) -> ContestRow:
     seconds, speedup = one.seconds, one.speedup_over_stock_ddp
-    return table_row(
-        one.name,
+    return ContestRow(
+        name=one.name,
         milliseconds=(seconds.value * 1e3, seconds.low * 1e3, seconds.high * 1e3),
         speedup=None if speedup is None else (speedup.value, speedup.low, speedup.high),
         exposed_seconds=one.exposed_seconds,
