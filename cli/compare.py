@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autosync.cli.contest_table import format_contest, rows_of, wrapped
+from autosync.cli.contest_table import format_contest, rows_of
 from autosync.cli.dry_run import describe_launch, dry_run_option, launch_fields
 from autosync.cli.operands import CLUSTER_HELP, model_and_cluster
 from autosync.cli.options import positive_seconds, seed_option
@@ -26,6 +26,7 @@ from autosync.cli.output import (
 )
 from autosync.cli.profile_warnings import profile_warning_lines
 from autosync.cli.progress import Reporter
+from autosync.strategy.wording import wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,21 +1,18 @@
-"""The table of contestants that a comparison or a proof shows, in at most 100 columns, and prose of that width."""
+"""The table of contestants that a comparison or a proof shows, in at most 100 columns."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autosync import units
-from autosync.strategy.wording import format_table
+from autosync.strategy.wording import WIDTH, format_table, wrapped
 
 if TYPE_CHECKING:
     from autosync.datasets.schema import Measurement
     from autosync.trials.statistics import Interval
 
-WIDTH = 100
-"""No line of a verdict is longer, except names and commands that are longer themselves."""
 LONG_NAME = 26
 Figure = tuple[float, float, float]
 """A value and the ends of its 95 % interval."""
@@ -69,16 +66,6 @@ def _table(rows: Sequence[ContestRow], *, longest: int) -> list[str]:
     for row, line in zip(rows, others, strict=True):
         lines += [line] if len(row.name) <= longest else [row.name, line]
     return lines
-
-
-def wrapped(lines: Iterable[str]) -> list[str]:
-    """Return lines of prose, broken at spaces. What goes on of an indented line is indented further."""
-    return [part for line in lines for part in _broken(line)]
-
-
-def _broken(line: str) -> list[str]:
-    indent = " " * 6 if line.startswith(" ") else ""
-    return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def _cells(row: ContestRow) -> tuple[str, ...]:

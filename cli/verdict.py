@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autosync.cli.contest_table import ContestRow, format_contest, wrapped
+from autosync.cli.contest_table import ContestRow, format_contest
 from autosync.specs.background_load import BUSY_SHARE
+from autosync.strategy.wording import wrapped
 
 if TYPE_CHECKING:
     from autosync.search.shown_summary import ShownContest, ShownSummary

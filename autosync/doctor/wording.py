@@ -10,7 +10,7 @@ from typing import Any
 
 from autosync.doctor.causes import CAUSES, COMPUTE
 from autosync.doctor.diagnosis import LEAST_SHARE, Diagnosis, RankedCause
-from autosync.strategy.wording import count, format_table
+from autosync.strategy.wording import count, format_wrapped_table, wrapped
 from autosync.units import format_time
 
 LISTED_SHARE = 0.01
@@ -51,28 +51,32 @@ def describe(diagnosis: Diagnosis, operands: Operands) -> str:
     """Return the diagnosis for users."""
     primary = diagnosis.primary
     subject = f" ({primary.finding.subject})" if primary.finding.subject else ""
-    lines = [
-        f"{primary.cause.title}{subject}: {primary.share:.0%} of the step",
-        f"  {primary.finding.told}",
-        "",
-        f"A step of stock DDP takes {format_time(diagnosis.step_seconds)} ({_median(diagnosis.num_steps)}).",
-        gain_in_words(diagnosis),
-        f"Next: {primary.cause.advice}",
-        f"  {operands.fill(primary.cause.command)}",
-    ]
+    lines = wrapped(
+        [
+            f"{primary.cause.title}{subject}: {primary.share:.0%} of the step",
+            f"  {primary.finding.told}",
+            "",
+            f"A step of stock DDP takes {format_time(diagnosis.step_seconds)} ({_median(diagnosis.num_steps)}).",
+            gain_in_words(diagnosis),
+            f"Next: {primary.cause.advice}",
+        ]
+    )
+    # A command stays whole, so that it can be copied.
+    lines.append(f"  {operands.fill(primary.cause.command)}")
     if operands.needs_task(primary.cause.command):
         lines.append("  (model.py: a task with the script's model, see docs/task.md)")
     rest = [one for one in diagnosis.others if one.share >= LISTED_SHARE]
     if rest:
         rows = [(one.cause.title, f"{one.share:.0%}", one.finding.subject, one.finding.told) for one in rest]
-        lines += ["", format_table(rows, header=("also", "of the step", "where", "evidence"), right=("of the step",))]
+        header = ("also", "of the step", "where", "evidence")
+        lines += ["", format_wrapped_table(rows, header=header, right=("of the step",))]
     small = {one.name for one in diagnosis.others if one.share < LISTED_SHARE}
     absent = [cause.title for name, cause in CAUSES.items() if name in small]
     if absent:
-        lines += ["", f"Below {LISTED_SHARE:.0%} of the step: {', '.join(absent)}."]
+        lines += ["", *wrapped([f"Below {LISTED_SHARE:.0%} of the step: {', '.join(absent)}."])]
     if diagnosis.unknown:
         lines += ["", "Not known:"]
-        lines += [f"  {CAUSES[name].title}: {reason}" for name, reason in diagnosis.unknown.items()]
+        lines += wrapped(f"  {CAUSES[name].title}: {reason}" for name, reason in diagnosis.unknown.items())
     return "\n".join(lines)
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from autosync.documents import to_plain
 
+WIDTH = 100
+"""No line of a verdict is longer, except names and commands that are longer themselves."""
+_INDENT = 4
+"""The columns by which what goes on of an indented line is indented."""
 _NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>0|[1-9][0-9]*)")
 
 
@@ -74,6 +79,24 @@ def _assignments(plain: dict[str, Any]) -> list[str]:
         else:
             words.append(f"{key}={item}")
     return words
+
+
+def wrapped(lines: Iterable[str]) -> list[str]:
+    """Return lines of prose, broken at spaces. What goes on of an indented line is indented further."""
+    return [part for line in lines for part in _broken(line, " " * _INDENT if line.startswith(" ") else "")]
+
+
+def _broken(line: str, indent: str) -> list[str]:
+    return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def format_wrapped_table(rows: Sequence[Sequence[str]], *, header: Sequence[str], right: Sequence[str] = ()) -> str:
+    """Format rows as a table whose last column has prose: it is broken, and goes on below where it began."""
+    table = format_table([row[:-1] for row in rows], header=header[:-1], right=right).split("\n")
+    width = max(map(len, table)) + 2
+    ends = (header[-1], *(row[-1] for row in rows))
+    lines = [f"{line.ljust(width)}{end}" for line, end in zip(table, ends, strict=True)]
+    return "\n".join(part for line in lines for part in _broken(line, " " * width))
 
 
 def format_table(rows: Sequence[Sequence[str]], *, header: Sequence[str], right: Sequence[str] = ()) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autosync.cli.contest_table import WIDTH, ContestRow, format_contest, wrapped
+from autosync.cli.contest_table import ContestRow, format_contest
+from autosync.strategy.wording import WIDTH
 
 NAMES = (
     "stock DDP",
@@ -67,10 +68,3 @@ def test_what_is_the_same_for_all_is_told_once() -> None:
         "drift: all",
         "noisy: b",
     ]
-
-
-def test_prose_is_broken_at_spaces() -> None:
-    first, second = wrapped(["  what it does: " + "word " * 20])
-    assert (len(first) <= WIDTH, second.startswith("      word")) == (True, True)
-    assert wrapped(["x" * 200]) == ["x" * 200]
-    assert wrapped([""]) == [""]

@@ -18,20 +18,20 @@ MODEL = Operands(cluster="c", model="model.py")
 
 SLOW_RANK = """\
 slow rank (rank 1 on n1): 56% of the step
-  rank 1 on n1 works 200 ms longer than the others, most of it in the backward pass; \
-100% of the messages were ready last there
+  rank 1 on n1 works 200 ms longer than the others, most of it in the backward pass; 100% of the
+    messages were ready last there
 
 A step of stock DDP takes 356.5 ms (median of 5 steps).
-Better synchronisation makes it at most 1.03 times as fast: \
-no exact strategy can take less than 350 ms (the slowest rank's own work).
+Better synchronisation makes it at most 1.03 times as fast: no exact strategy can take less than 350
+ms (the slowest rank's own work).
 Next: see what differs on its node: processors, other programs, its data; then look again
   autosync cluster check 'my cluster.yaml'
 
 also           of the step  evidence
 compute-bound          43%  forward 50 ms, backward 100 ms, update 5 ms
 
-Below 1% of the step: exposed communication, slow input, other programs, bucket sizes, find_unused_parameters, \
-buffer broadcasts, accumulation.
+Below 1% of the step: exposed communication, slow input, other programs, bucket sizes,
+find_unused_parameters, buffer broadcasts, accumulation.
 
 Not known:
   slow link: transfers cost too little
