@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 # Before anything imports numpy or torch: tests run side by side, and more threads than cores slow them all.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -37,6 +38,23 @@ settings.register_profile(
     max_examples=1000,
 )
 settings.load_profile("repeatable")
+
+
+SHARING_FOLDERS = ("tests/report/", "tests/script/", "tests/simulators/learned/")
+"""Folders whose files share what is costly to make."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Run the tests of a file in one process, and those of some folders: what they share is then made once."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            found = next((folder for folder in SHARING_FOLDERS if nodeid.startswith(folder)), None)
+            return found or nodeid.partition("::")[0]
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

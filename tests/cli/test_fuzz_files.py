@@ -42,7 +42,15 @@ def _fuzzed(*arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("kinds", [["study", "journal"], ["ranker", "trace"], ["checkpoint", "invitation"], DOORS])
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ["study", "journal"],
+        pytest.param(["ranker", "trace"], marks=pytest.mark.slow),
+        pytest.param(["checkpoint", "invitation"], marks=pytest.mark.slow),
+        DOORS,
+    ],
+)
 def test_a_slice_of_inputs(kinds: list[str]) -> None:
     _check("60", kinds)
 

@@ -162,7 +162,7 @@ def test_a_program_that_is_not_there_is_named_with_its_rank(run: Run) -> None:
     assert "no-such-program" in launched.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_signal_is_passed_on_and_nothing_is_left(
     start: Callable[..., subprocess.Popen[str]], number: int, await_gone: AwaitGone
 ) -> None:

@@ -221,6 +221,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.communicate()
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_trial_that_hangs(start: Start, tmp_path: Path, await_gone: AwaitGone) -> None:
     tuning = start(f"{TASKS}:hangs_in_trials", "--cluster", "local-2", "--study", "s")
     logs = tmp_path / "autosync-studies" / "s" / "logs" / "ranks-1"

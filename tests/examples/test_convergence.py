@@ -31,6 +31,7 @@ def report() -> ModuleType:
     return report
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_short_run(tmp_path: Path) -> None:
     """Forty steps by contestants of all kinds: each does something of its own."""

@@ -45,6 +45,7 @@ def run(script: str, folder: Path, bundle: Path | None = None) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_script_with_torchrun_trains_by_a_bundle_as_without(tmp_path: Path) -> None:
     names = runpy.run_path(str(SCRIPTS / "with_torchrun.py"))
     task = Task(

@@ -251,7 +251,12 @@ def test_bert_hides_as_many_different_words_of_every_sequence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "num_steps", "reached"), [("transformer", 80, 1.2), ("convnet", 160, 0.6), ("recommender", 300, 0.64)]
+    ("name", "num_steps", "reached"),
+    [
+        pytest.param("transformer", 80, 1.2, marks=pytest.mark.slow),
+        pytest.param("convnet", 160, 0.6, marks=pytest.mark.slow),
+        ("recommender", 300, 0.64),
+    ],
 )
 def test_small_examples_learn(name: str, num_steps: int, reached: float) -> None:
     task = load(EXAMPLES / f"{name}.py").task()

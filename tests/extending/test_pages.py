@@ -15,6 +15,7 @@ import pytest
 PAGES = Path(__file__).parents[2] / "docs" / "extending"
 AUTOSYNC = str(Path(sys.executable).with_name("autosync"))
 NAMES = ("launcher", "preset", "proposer", "simulator", "synchroniser")
+QUICK = {"preset", "simulator", "synchroniser"}
 INSTALL = (
     "-m",
     "pip",
@@ -44,7 +45,9 @@ def _run(folder: Path, *command: str) -> str:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in NAMES]
+)
 def test_the_page_works_step_by_step(name: str, tmp_path: Path) -> None:
     page = (PAGES / f"{name}.md").read_text(encoding="utf-8")
     files = re.findall(r"```\w+\n# (\S+)\n(.*?)```", page, re.DOTALL)

@@ -81,6 +81,7 @@ def check(rows: list[dict[str, Any]]) -> None:
             assert row["verdict"] == "within", told(row)
 
 
+@pytest.mark.slow
 def test_a_model_with_sparse_gradients_and_a_strategy_that_is_too_far_off() -> None:
     *rows, lossy = run_suite("recommender", "--also-lossy")
     check(rows)

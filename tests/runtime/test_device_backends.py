@@ -21,7 +21,11 @@ from tests.helpers.gpu_rehearsals import Rehearsal
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "rehearsal",
-    [pytest.param("apart", marks=pytest.mark.slow), pytest.param("one order", marks=pytest.mark.slow), "nccl"],
+    [
+        pytest.param("apart", marks=pytest.mark.slow),
+        pytest.param("one order", marks=pytest.mark.slow),
+        pytest.param("nccl", marks=pytest.mark.slow),
+    ],
 )
 def test_real_ranks_train_what_one_process_would(rehearsal: Rehearsal, exactness: Any) -> None:
     # What takes long is that ranks start: on one cluster here, on all of them at length.

@@ -215,7 +215,7 @@ CHOSEN = frozenset(os.environ.get("AUTOSYNC_SCRIPTS", "").split()) or {
 """The scripts that are run: all of them, but where a tool looks for the test that notices a fault."""
 
 
-QUICK = {"steps", "compiled"}
+QUICK = {"steps"}
 """The lists that are always run. `make ddp-suite` and the slow tests run more behaviours of each kind."""
 LISTS = [
     *[pytest.param(rows, id=name, marks=() if name in QUICK else pytest.mark.slow) for name, rows in SAME.items()],
@@ -273,6 +273,7 @@ buffers of 48 bytes come from the first worker in every step""",
 }
 
 
+@pytest.mark.slow
 def test_what_is_no_comparison(make_ranks: Callable[[str], Any]) -> None:
     ranks = make_ranks("one node")
 

@@ -156,7 +156,10 @@ def chosen(devices: tuple[int, ...]) -> dict[str, Example]:
     return found
 
 
-@pytest.mark.parametrize("devices", list(CHOSEN))
+@pytest.mark.parametrize(
+    "devices",
+    [pytest.param(devices, marks=pytest.mark.slow if place > 1 else ()) for place, devices in enumerate(CHOSEN)],
+)
 def test_real_ranks_mean_what_the_reference_says(
     devices: tuple[int, ...], make_ranks: Callable[[str], Any], serve: Callable[..., Any]
 ) -> None:

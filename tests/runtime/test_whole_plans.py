@@ -203,7 +203,7 @@ LIMITS = Limits(
 
 
 @pytest.mark.parametrize("devices", [(1, 1, 1), (2, 2), (1, 1, 0), (2, 1)])
-@pytest.mark.parametrize("clip_norm", [None, 0.5])
+@pytest.mark.parametrize("clip_norm", [pytest.param(None, marks=pytest.mark.slow), 0.5])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_random_strategies_of_all_classes(devices: tuple[int, ...], clip_norm: float | None, optimizer: str) -> None:
     model = model_of(clip_norm=clip_norm, **({"optimizer": SGD} if optimizer == "sgd" else {}))

@@ -49,6 +49,7 @@ def emulated() -> Iterator[ClusterSpec]:
     live.down(made, force=True)
 
 
+@pytest.mark.slow
 def test_a_nodes_trace_has_no_room(
     emulated: ClusterSpec, started: list[int], mount_disk: MountDisk, tmp_path: Path
 ) -> None:

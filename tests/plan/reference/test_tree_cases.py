@@ -18,7 +18,7 @@ from tests.plan.reference.tree_cases import draw_over_trees
 EVERYWHERE = {"legal", "yaml", "json", "strategy_id", "one plan", "plan_id", "no deadlock", "bytes"}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
 def test_strategies_over_trees_have_every_property(seed: int) -> None:
     result = properties.try_all(draw_over_trees(random.Random(f"trees {seed}"), 50))
     assert result["failures"] == []
