@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from autosync.plan.measures import measured
 from autosync.plan.steps import Amount, Kept, LocalStep, Site, Step, Template, WaitKind, Waits
-from autosync.plan.types import Edge, Groups, Local, Operation, Region, RegionKind, Transfer
+from autosync.plan.types import Edge, Groups, Local, Operation, Region, RegionKind, Transfer, Weights
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ITEM_BYTES, ModelSpec
 from autosync.strategy.parts import Part
@@ -51,13 +51,14 @@ class Slice(NamedTuple):
 class Finished(NamedTuple):
     """A finished gradient: the edges to wait for, its regions, and the ranks that hold it.
 
-    If `sharded`, each of these ranks holds only its shard.
+    If `sharded`, each of these ranks holds only its shard, with these `weights`.
     """
 
     after: Edges
     grads: tuple[int, ...]
     holders: Groups
     sharded: bool
+    weights: Weights = ()
 
 
 class _Scope(NamedTuple):
@@ -117,7 +118,7 @@ class Builder:
         edges: dict[WaitKind, Edges] = {"gradients": gradients}
         scope = self._scope(template, (piece,), pieces, regions, edges)
         self._stamp(half.steps, scope)
-        return Finished(_after(half.finished, scope), regions[half.grads], half.holders, half.sharded)
+        return Finished(_after(half.finished, scope), regions[half.grads], half.holders, half.sharded, half.weights)
 
     def settle(self, template: Template, slices: Sequence[Slice], finished: Sequence[Finished], norm: Edges) -> Edges:
         """Add the operations that update slices and send the parameters; return the edges that their use waits for."""
@@ -197,6 +198,7 @@ class Builder:
                         after,
                         step.every,
                         step.settings,
+                        step.weights,
                     ),
                 )
             else:

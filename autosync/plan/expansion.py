@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from autosync.plan.types import Algorithm, Collective, NamedAlgorithm
-from autosync.strategy.shapes.trees import ABSENT, TreeShape, TreeShare, depths, heights
+from autosync.strategy.shapes.trees import ABSENT, OVER_TREES, TreeShape, TreeShare, depths, heights
 
 
 class Move(NamedTuple):
@@ -52,37 +52,45 @@ def expand(collective: Collective, algorithm: Algorithm, num_members: int) -> tu
     if not has_algorithm(collective, algorithm):
         raise ValueError(f"{collective} has no algorithm {algorithm}")
     if isinstance(algorithm, TreeShape):
-        return _over_trees(algorithm, num_members)
+        return _over_trees(algorithm, collective, num_members)
     return tuple(_EXPANSIONS[collective, algorithm](num_members))
 
 
 def has_algorithm(collective: Collective, algorithm: Algorithm) -> bool:
     """Whether a collective can be expanded with an algorithm."""
     if isinstance(algorithm, TreeShape):
-        return collective == "all_reduce"
+        return collective in OVER_TREES
     return (collective, algorithm) in _EXPANSIONS
 
 
-def _over_trees(shape: TreeShape, n: int) -> tuple[Move, ...]:
-    """Return the moves of an all-reduce over trees.
+def _over_trees(shape: TreeShape, collective: Collective, n: int) -> tuple[Move, ...]:
+    """Return the moves of an all-reduce over trees, or of one of its halves.
 
     All shares begin in round 0. Within a round, moves are in the order of shares.
     """
     if shape.num_ranks != n:
         raise ValueError(f"trees over {shape.num_ranks} ranks for a group of {n} (as many ranks as members)")
-    moves = [move for share, units in zip(shape.shares, shape.ranges, strict=True) for move in _of_share(share, *units)]
+    moves = [
+        move
+        for share, units in zip(shape.shares, shape.ranges, strict=True)
+        for move in _of_share(share, collective, *units)
+    ]
     return tuple(sorted(moves, key=lambda move: (move.round, move.first, move.source, move.destination)))
 
 
-def _of_share(share: TreeShare, first: int, last: int) -> Iterator[Move]:
+def _of_share(share: TreeShare, collective: Collective, first: int, last: int) -> Iterator[Move]:
     """Yield the moves of one share: each rank sends its sum when all ranks below it have sent theirs."""
-    rounds = heights(share.up)
-    for rank, parent in enumerate(share.up):
-        if parent not in (rank, ABSENT):
-            yield Move(rounds[rank], rank, parent, first, last, adds=True)
-    for rank, (parent, depth) in enumerate(zip(share.distribution, depths(share.distribution), strict=True)):
-        if parent not in (rank, ABSENT):
-            yield Move(rounds[share.root] + depth - 1, parent, rank, first, last, adds=False)
+    begin = 0
+    if collective != "all_gather":
+        rounds = heights(share.up)
+        begin = rounds[share.root]
+        for rank, parent in enumerate(share.up):
+            if parent not in (rank, ABSENT):
+                yield Move(rounds[rank], rank, parent, first, last, adds=True)
+    if collective != "reduce_scatter":
+        for rank, (parent, depth) in enumerate(zip(share.distribution, depths(share.distribution), strict=True)):
+            if parent not in (rank, ABSENT):
+                yield Move(begin + depth - 1, parent, rank, first, last, adds=False)
 
 
 def _then(first: Iterator[Move], second: Iterator[Move], *, every_chunk: int = 0) -> list[Move]:

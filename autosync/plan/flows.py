@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autosync.plan.types import Algorithm, Collective, NamedAlgorithm
-from autosync.strategy.shapes.trees import ABSENT, Parents, TreeShape
+from autosync.strategy.shapes.trees import ABSENT, OVER_TREES, Parents, TreeShape
 
 Integers = npt.NDArray[np.int64]
 
@@ -74,22 +74,26 @@ _NOTHING = _terms([], [], [], [], num_chunks=1)
 
 
 def _over_trees(shape: TreeShape, collective: Collective, n: int) -> CollectiveFlow:
-    """Return an all-reduce over trees.
+    """Return a collective over trees: an all-reduce, or one of its halves.
 
-    For each share, every rank but the root sends all of it to its parent in one tree and gets all of it from its parent
-    in the other.
+    For each share, every rank but the root sends all of it to its parent in one tree (not in an all-gather) and gets
+    all of it from its parent in the other (not in a reduce-scatter).
     """
-    if collective != "all_reduce":
+    if collective not in OVER_TREES:
         raise ValueError(f"{collective} has no algorithm {shape}")
     if n == 1:
         return _NOTHING
     if n != shape.num_ranks:
         raise ValueError(f"trees over {shape.num_ranks} ranks for a group of {n} (as many ranks as members)")
     first, last = np.array(shape.ranges).T
-    number, rank, parent = _edges([share.up for share in shape.shares])
-    upward = _terms(rank, parent, first[number], last[number], num_chunks=shape.num_units)
-    number, rank, parent = _edges([share.distribution for share in shape.shares])
-    return upward.then(_terms(parent, rank, first[number], last[number], num_chunks=shape.num_units))
+    found = _NOTHING._replace(num_chunks=shape.num_units)
+    if collective != "all_gather":
+        number, rank, parent = _edges([share.up for share in shape.shares])
+        found = found.then(_terms(rank, parent, first[number], last[number], num_chunks=shape.num_units))
+    if collective != "reduce_scatter":
+        number, rank, parent = _edges([share.distribution for share in shape.shares])
+        found = found.then(_terms(parent, rank, first[number], last[number], num_chunks=shape.num_units))
+    return found
 
 
 def _edges(trees: Sequence[Parents]) -> tuple[Integers, Integers, Integers]:

@@ -24,7 +24,7 @@ from autosync.documents import to_plain
 from autosync.plan.types import Algorithm, Edge, Groups, Local, Operation, Plan, Region, Transfer
 from autosync.specs.cluster import ClusterSpec, symmetry_classes
 from autosync.strategy.shapes.levels import levels
-from autosync.strategy.shapes.trees import TreeShape
+from autosync.strategy.shapes.trees import TreeShape, by_root
 
 ROOTED = ("reduce", "broadcast", "gather_v")
 
@@ -80,7 +80,13 @@ def _names(plan: Plan, cluster: ClusterSpec) -> list[int]:
 def _has_written_trees(plan: Plan, cluster: ClusterSpec) -> bool:
     # Most transfers share their algorithms: comparing objects avoids comparing all trees each time.
     found = {id(one.algorithm): one.algorithm for one in plan.operations if isinstance(one, Transfer)}
-    return any(isinstance(one, TreeShape) and one != levels(cluster) for one in found.values())
+    return any(isinstance(one, TreeShape) and not _is_levels(one, cluster) for one in found.values())
+
+
+def _is_levels(shape: TreeShape, cluster: ClusterSpec) -> bool:
+    """Whether a shape is the cluster's levels, for an all-reduce or for shards."""
+    shares = levels(cluster).shares
+    return shape.shares in (shares, by_root(shares))
 
 
 def _distinct_groups(plan: Plan) -> Iterable[tuple[Groups, bool]]:
@@ -175,6 +181,9 @@ def _local_columns(locals_: Sequence[Local], table: _GroupTable) -> dict[str, li
     Different settings are listed once, and operations refer to them by place.
     """
     columns = _columns(locals_, Local._fields)
+    if not any(columns["weights"]):
+        # Plans with equal shards keep the ids that they had before shards could have weights.
+        del columns["weights"]
     columns["groups"] = table.column(columns["groups"])
     columns["after"] = _edge_columns(columns["after"])
     places = {settings: place for place, settings in enumerate(dict.fromkeys(columns["settings"]))}

@@ -178,6 +178,7 @@ def _norm(
             num_elements=piece.num_elements,
             message=piece.message,
             after=(*one.after, *[last[holders] for holders in near if holders in last]),
+            weights=one.weights,
         )
         last[one.holders] = builder.add(squares)
     return tuple(last.values())

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from autosync.plan.types import Algorithm, Collective, Groups, LocalKind, RegionKind
+from autosync.plan.types import Algorithm, Collective, Groups, LocalKind, RegionKind, Weights
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.codecs import Codec
@@ -123,6 +123,7 @@ class LocalStep(NamedTuple):
     sharded: bool = False
     every: int = 1
     settings: Codec | OuterOptimizer | None = None
+    weights: Weights = ()
 
 
 Step: TypeAlias = TransferStep | LocalStep
@@ -133,7 +134,8 @@ class Collect:
     """The half of a template that finishes a slice's gradient.
 
     `kept` lists its regions in the order in which they are made. `grads` is the region that holds the finished
-    gradient, on the ranks `holders` (each only its shard if `sharded`), as soon as the waits `finished` are met.
+    gradient, on the ranks `holders` (each only its shard if `sharded`, with these `weights`), as soon as the waits
+    `finished` are met.
     """
 
     kept: tuple[Kept, ...]
@@ -142,6 +144,7 @@ class Collect:
     grads: RegionKind
     holders: Groups
     sharded: bool = False
+    weights: Weights = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,11 +237,13 @@ def update(
     *,
     amount: Amount = ELEMENTS,
     sharded: bool = False,
+    weights: Weights = (),
     more: Waits = (),
 ) -> LocalStep:
     """Return a step that runs the optimizer on the gradients that each rank holds; it changes the region `updated`."""
     waits = (COLLECTED, NORM, STEP_CALLED, *more)
-    return LocalStep("update", groups, (grads,), (updated,), waits, amount, cost=site.update_cost, sharded=sharded)
+    step = LocalStep("update", groups, (grads,), (updated,), waits, amount, cost=site.update_cost, sharded=sharded)
+    return step._replace(weights=weights)
 
 
 def update_everywhere(site: Site, *, grads: RegionKind = "grad", amount: Amount = ELEMENTS) -> Settle:

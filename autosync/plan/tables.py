@@ -28,6 +28,7 @@ from autosync.plan.types import (
     Operation,
     Plan,
     Transfer,
+    Weights,
 )
 from autosync.strategy.shapes.trees import TreeShape
 
@@ -42,12 +43,16 @@ GATE_KINDS: tuple[GateKind, ...] = get_args(GateKind)
 
 
 class Shape(NamedTuple):
-    """The ranks that take part in an operation, and the collective and algorithm (None for local work)."""
+    """The ranks that take part in an operation, and the collective and algorithm (None for local work).
+
+    `weights` are those of the shards of local work.
+    """
 
     collective: Collective | None
     algorithm: Algorithm | None
     groups: Groups
     within: Groups = ()
+    weights: Weights = ()
 
 
 class Edges(NamedTuple):
@@ -141,7 +146,7 @@ def shape_of(operation: Operation) -> Shape:
     """Return the shape of an operation: the ranks that take part, and how."""
     if isinstance(operation, Transfer):
         return Shape(operation.collective, operation.algorithm, operation.groups, operation.within)
-    return Shape(None, None, operation.groups)
+    return Shape(None, None, operation.groups, weights=operation.weights)
 
 
 def _columns(rows: Sequence[tuple[int, ...]], num_columns: int) -> list[Integers]:

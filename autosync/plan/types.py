@@ -10,9 +10,10 @@ touch and the edges that they wait for. How to read a plan:
 - **Groups.** An operation happens once in each of its `groups` of ranks, independently. In a rooted transfer
   (reduce, broadcast, gather_v) the first member is the root.
 - **Shards.** n members share a buffer of E elements in n chunks by `expansion.chunk_bounds(E, n)`; the i-th member
-  owns the i-th chunk. After `reduce_scatter` each member holds its chunk, and `all_gather` starts from there. A `Local`
-  with `sharded` works only on the rank's chunk. The buffer of a transfer with `within` is not the whole region, but the
-  chunk that its members own in the groups of `within`.
+  owns the i-th chunk. After `reduce_scatter` each member holds its chunk, and `all_gather` starts from there. Over
+  trees, a member owns the shares whose root it is (see `shards`). A `Local` with `sharded` works only on the rank's
+  shard. The buffer of a transfer with `within` is not the whole region, but the chunk that its members own in the
+  groups of `within`.
 - **Edges** are local: a rank waits only for operations that it takes part in. An edge to an operation without the rank,
   or to a gradient that the rank does not compute, holds nothing up. `lag` counts iterations back; an edge to an
   iteration before the first holds nothing up. A server counts as calling `step()` when the first worker does.
@@ -40,6 +41,9 @@ from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
 """Disjoint groups of ranks."""
+
+Weights: TypeAlias = tuple[int, ...]
+"""The weights of the shards of a group's members, in their order; empty if all shards are equal."""
 
 RegionKind: TypeAlias = Literal[
     "grad", "param", "rows", "new_rows", "factors", "encoded", "left", "right", "incoming", "master", "anchor", "norm"
@@ -146,7 +150,8 @@ class Local(NamedTuple):
     """An operation within ranks.
 
     `cost` names the cost by which simulators predict its time. `num_elements` counts the elements of the whole, even if
-    each rank works only on its shard. `settings` are those of the codec or of the outer optimizer.
+    each rank works only on its shard. `settings` are those of the codec or of the outer optimizer. `weights` are those
+    of the shards.
     """
 
     kind: LocalKind
@@ -160,6 +165,7 @@ class Local(NamedTuple):
     after: tuple[Edge, ...]
     every: int = 1
     settings: Codec | OuterOptimizer | None = None
+    weights: Weights = ()
 
 
 class Gate(NamedTuple):

@@ -18,7 +18,7 @@ from autosync.plan.steps import (
     Wait,
     Waits,
 )
-from autosync.plan.types import Algorithm, Groups, RegionKind
+from autosync.plan.types import Algorithm, Groups, RegionKind, Weights
 from autosync.specs.model import ITEM_BYTES
 from autosync.strategy.codecs import Cast, Codec, Int8, PowerSGD, Sign, TopK
 
@@ -75,10 +75,12 @@ def wire_of(site: Site, draft: Draft, codec: Codec | None, *, is_stale: bool = F
     return Wire((Kept("grad"), Kept("encoded", "uint8")), "encoded", Amount("encoded_bytes"), 1, (encoded,))
 
 
-def decode(site: Site, codec: Codec | None, groups: Groups, waits: Waits, *, sharded: bool = False) -> LocalStep:
+def decode(
+    site: Site, codec: Codec | None, groups: Groups, waits: Waits, *, sharded: bool = False, weights: Weights = ()
+) -> LocalStep:
     """Return the step that makes the averaged gradient from the data that arrived on these ranks."""
     if codec is None:
-        return LocalStep("average", groups, ("grad",), ("grad",), waits, sharded=sharded)
+        return LocalStep("average", groups, ("grad",), ("grad",), waits, sharded=sharded, weights=weights)
     num_contributions = 1 if isinstance(codec, Cast) else site.num_workers
     return LocalStep(
         "decode",
@@ -90,6 +92,7 @@ def decode(site: Site, codec: Codec | None, groups: Groups, waits: Waits, *, sha
         cost=f"decode:{codec.kind}",
         sharded=sharded,
         settings=codec,
+        weights=weights,
     )
 
 

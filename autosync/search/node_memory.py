@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from autosync.plan.shards import shard_share
 from autosync.plan.types import Local, Operation, Plan, Region, Transfer
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ITEM_BYTES, ModelSpec
@@ -75,6 +76,6 @@ def _state(operation: Operation, model: ModelSpec) -> Iterator[tuple[int, float]
     if not isinstance(operation, Local) or operation.kind != "update":
         return
     for group in operation.groups:
-        share = len(group) if operation.sharded else 1
         for rank in group:
-            yield rank, model.optimizer.state_slots * STATE_ITEM_BYTES * operation.num_elements / share
+            num_elements = operation.num_elements * shard_share(operation, rank)
+            yield rank, model.optimizer.state_slots * STATE_ITEM_BYTES * num_elements

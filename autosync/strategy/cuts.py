@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 
 
 @functools.lru_cache(maxsize=4096)
@@ -11,6 +12,16 @@ def even_sizes(total: int, num_parts: int) -> tuple[int, ...]:
     """Split a number into parts that differ by at most one, larger parts first."""
     size, rest = divmod(total, num_parts)
     return (size + 1,) * rest + (size,) * (num_parts - rest)
+
+
+def sizes_by_shares(total: int, shares: Sequence[float]) -> tuple[int, ...]:
+    """Split a number in proportion to shares, as nearly as whole numbers can; a part may be 0."""
+    exact = [total * share / sum(shares) for share in shares]
+    sizes = [math.floor(size) for size in exact]
+    order = sorted(range(len(sizes)), key=lambda place: sizes[place] - exact[place])
+    for place in order[: total - sum(sizes)]:
+        sizes[place] += 1
+    return tuple(sizes)
 
 
 def equal_sizes(total: int, size: int) -> tuple[int, ...]:

@@ -101,7 +101,7 @@ class PriceList:
 
     def _row(self, step: Step, shape_costs: ShapeCosts, classes: Classes, position: int) -> _Row:
         if isinstance(step, LocalStep):
-            return self._of_local_work(step, shape_costs, position)
+            return self._of_local_work(step, shape_costs, classes, position)
         return self._of_transfer(step, shape_costs, classes, position)
 
     def _of_transfer(self, step: TransferStep, shape_costs: ShapeCosts, classes: Classes, position: int) -> _Row:
@@ -157,16 +157,16 @@ class PriceList:
         only_send = step.algorithm == "star" and step.collective in {"reduce", "gather_v"} and root.role == "server"
         return self._costs.bytes_ahead / sent * seconds_per_byte if only_send and sent > 0.0 else 0.0
 
-    def _of_local_work(self, step: LocalStep, shape_costs: ShapeCosts, position: int) -> _Row:
+    def _of_local_work(self, step: LocalStep, shape_costs: ShapeCosts, classes: Classes, position: int) -> _Row:
         """Return the price of local work. Each rank does its own, on its shard if the work is sharded."""
         begin, end = shape_costs.first_instance[position], shape_costs.first_instance[position + 1]
         cost = step.cost or step.kind
         per_element = self._update_seconds if step.kind == "update" else 1.0 / self._costs.local_rate(cost)
         fixed, uses, longest = self._costs.local_seconds, dict[int, tuple[float, float]](), 0.0
         first_thread = len(shape_costs.capacity)
-        for instance in range(begin, end):
-            share = int(shape_costs.num_members[instance]) if step.sharded else 1
-            unit = step.amount.factor * per_element / share
+        found = instances_of(self._cluster, classes, _shape_of(step))
+        for instance, one in zip(range(begin, end), found, strict=True):
+            unit = step.amount.factor * per_element / (one.num_shards if step.sharded else 1)
             longest = max(longest, unit)
             for at in range(shape_costs.first_member[instance], shape_costs.first_member[instance + 1]):
                 uses[first_thread + int(shape_costs.member[at])] = (fixed, unit)

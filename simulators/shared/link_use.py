@@ -9,9 +9,10 @@ buffer, on one link of the class.
 from __future__ import annotations
 
 import functools
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +43,7 @@ class Instance:
     another. As shares of the buffer: `added` is summed by one member, `moved` is sent by all ranks of the cluster
     together, `stays` is the part of it that goes to ranks of the same node, and `sent` is the most that one member
     sends. `group` is one of the groups, and `num_shares` the number of chunks into which an outer split has cut its
-    buffer.
+    buffer. `num_shards` is how many shards like a rank's make the whole of sharded local work.
     """
 
     group: tuple[int, ...]
@@ -55,6 +56,7 @@ class Instance:
     added: float
     moved: float
     stays: float
+    num_shards: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +104,26 @@ def _rays(classes: Classes, group: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 def _of_local_work(classes: Classes, shape: Shape) -> tuple[Instance, ...]:
-    """Return the instances of local work. If work is sharded, the group's size tells each rank's share."""
-    found = {(classes.of_rank[rank], len(group)): None for group in shape.groups for rank in group}
-    return tuple([_idle(group=(), members=(member,), num_members=size) for member, size in found])
+    """Return the instances of local work. If work is sharded, `num_shards` tells each rank's part of it."""
+    found = {
+        (classes.of_rank[rank], len(group), _num_shards(shape, position, len(group))): None
+        for group in shape.groups
+        for position, rank in enumerate(group)
+    }
+    return tuple(
+        [
+            replace(_idle(group=(), members=(member,), num_members=size), num_shards=count)
+            for member, size, count in found
+        ]
+    )
+
+
+def _num_shards(shape: Shape, position: int, size: int) -> float:
+    """Return how many shards like a member's make the whole; endless if it owns nothing."""
+    if not shape.weights:
+        return float(size)
+    weight = shape.weights[position]
+    return sum(shape.weights) / weight if weight else math.inf
 
 
 class _Sending(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 
 from autosync.plan.expansion import Move, expand, num_chunks
 from autosync.plan.tables import Shape
-from autosync.simulators.shared.arrays import Flags, Integers
+from autosync.simulators.shared.arrays import Flags, Floats, Integers
 from autosync.simulators.shared.size_exchange import moves_of_sizes
 from autosync.strategy.shapes.trees import TreeShape
 
@@ -33,6 +33,8 @@ class MoveTables(NamedTuple):
     another member at the same time: `came_first` and `came_last` are its chunks, and otherwise the chunks that are
     sent.
 
+    `local_share` has for each of `ranks` its part of local work that is sharded.
+
     In rounds below 0, members exchange the sizes of contents. Transfers of numbers skip them. `widest` is the length of
     the longest share of trees in chunks.
     """
@@ -44,6 +46,7 @@ class MoveTables(NamedTuple):
     group_first: Integers
     group_size: Integers
     ranks: Integers
+    local_share: Floats
     kind: Integers
     num_chunks: Integers
     widest: Integers
@@ -104,6 +107,7 @@ def move_tables_of(shapes: Sequence[Shape], *, alike: bool = False) -> MoveTable
         group_first=_ends([len(group) for group in flat]),
         group_size=_integers([len(shape.groups[0]) for shape in shapes] if alike else [len(group) for group in flat]),
         ranks=_integers([rank for group in flat for rank in group]),
+        local_share=_local_shares(shapes, alike=alike),
         **columns,
     )
 
@@ -117,6 +121,17 @@ def goes_round(shape: Shape) -> bool:
     if shape.collective is None:
         return True
     return shape.algorithm in ("ring", "native") and shape.collective not in _ROOTED and len(shape.groups[0]) > 2
+
+
+def _local_shares(shapes: Sequence[Shape], *, alike: bool) -> Floats:
+    """Return the part of sharded local work that each rank of each group does; with `alike`, that of the first."""
+    found = list[float]()
+    for shape in shapes:
+        for group in shape.groups[:1] if alike else shape.groups:
+            weights = shape.weights or (1,) * len(group)
+            shares = [weight / sum(weights) for weight in weights]
+            found += shares[:1] if alike else shares
+    return np.array(found)
 
 
 def _template(shape: Shape, size: int) -> _MovePattern:

@@ -165,7 +165,7 @@ def _parts(inputs: SceneInputs, first_part: Integers, part_of: Integers) -> Reco
                 if operations.is_transfer[number]:
                     parts[part].work = inputs.times.transfer if size > 1 else 0.0
                 elif not inputs.by_users[number]:
-                    share = 1.0 / size if operations.sharded[number] else 1.0
+                    share = tables.local_share[at] if operations.sharded[number] else 1.0
                     parts[part].work = inputs.times.local + inputs.local_work[number] * share
                     parts[part].seconds = inputs.local_seconds[number] * share
                 part += 1

@@ -1,4 +1,4 @@
-"""All-reduces over trees: exact for any trees and shares, and on each link the bytes of the closed form."""
+"""Collectives over trees: exact for any trees and shares, and on each link the bytes of the closed form."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autosync.plan.expansion import expand, has_algorithm, num_chunks
+from autosync.plan.expansion import chunk_bounds, expand, has_algorithm, num_chunks
 from autosync.plan.flows import flow
+from autosync.plan.shards import shard_bounds, shard_weights
 from autosync.plan.traffic import expanded_traffic, transfer_traffic
 from autosync.plan.types import Collective
-from autosync.strategy.shapes.trees import TreeShape, TreeShare
+from autosync.strategy.shapes.trees import TreeShape, TreeShare, by_root
 from tests.helpers.random_trees import random_shape, shapes
 from tests.plan.test_expansion import play
 from tests.plan.test_traffic import assert_same, random_placement, transfer_of
@@ -26,6 +27,41 @@ def test_every_rank_gets_every_contribution_once(shape: TreeShape) -> None:
     held = [[Counter({member: 1}) for _ in range(shape.num_units)] for member in range(n)]
     found = play(expand("all_reduce", shape, n), held)
     assert all(chunk == Counter(range(n)) for member in found for chunk in member)
+
+
+@given(shapes())
+def test_shards_are_summed_at_their_roots_and_spread_from_there(shape: TreeShape) -> None:
+    n, everything = shape.num_ranks, Counter(range(shape.num_ranks))
+    held = [[Counter({member: 1}) for _ in range(shape.num_units)] for member in range(n)]
+    summed = play(expand("reduce_scatter", shape, n), held)
+    owned = [Counter[int]() for _ in range(shape.num_units)]
+    spread = [list(owned) for _ in range(n)]
+    for share, (first, last) in zip(shape.shares, shape.ranges, strict=True):
+        assert all(chunk == everything for chunk in summed[share.root][first:last])
+        spread[share.root][first:last] = [everything] * (last - first)
+    found = play(expand("all_gather", shape, n), spread)
+    assert all(chunk == everything for member in found for chunk in member)
+
+
+@given(shapes(), st.integers(0, 5000))
+def test_a_rank_owns_the_shares_whose_root_it_is(drawn: TreeShape, num_elements: int) -> None:
+    shape = TreeShape(shares=by_root(drawn.shares))
+    bounds = shard_bounds(num_elements, shape.num_ranks, shard_weights(shape))
+    units = chunk_bounds(num_elements, shape.num_units)
+    owned = {
+        (units[first], units[last], share.root) for share, (first, last) in zip(shape.shares, shape.ranges, strict=True)
+    }
+    assert (bounds[0], bounds[-1]) == (0, num_elements)
+    assert all(bounds[root] <= first <= last <= bounds[root + 1] for first, last, root in owned)
+
+
+@given(st.sampled_from(("reduce_scatter", "all_gather")), shapes(), st.integers(0, 2000), st.integers(0, 2**32 - 1))
+def test_closed_form_of_halves_equals_expansion(
+    collective: Collective, shape: TreeShape, num_elements: int, seed: int
+) -> None:
+    cluster, ranks = random_placement(random.Random(seed), shape.num_ranks)
+    transfer = transfer_of(collective, shape, (ranks,), num_elements)
+    assert_same(transfer_traffic(transfer, cluster), expanded_traffic(transfer, cluster))
 
 
 @given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 2**32 - 1))
@@ -110,10 +146,8 @@ def test_a_star_and_a_chain_written_out() -> None:
     assert np.bincount(terms.source, weights=terms.last - terms.first).tolist() == [6, 3, 3]
 
 
-@pytest.mark.parametrize(
-    "collective", ["reduce", "broadcast", "reduce_scatter", "all_gather", "all_gather_v", "gather_v"]
-)
-def test_only_an_all_reduce_goes_over_trees(collective: Collective) -> None:
+@pytest.mark.parametrize("collective", ["reduce", "broadcast", "all_gather_v", "gather_v"])
+def test_other_collectives_do_not_go_over_trees(collective: Collective) -> None:
     shape = TreeShape(shares=(TreeShare(up=(0, 0)),))
     assert not has_algorithm(collective, shape)
     for computed in (expand, flow):

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autosync.plan.expansion import _EXPANSIONS, Move, chunk_bounds, expand, num_chunks
+from autosync.plan.types import Collective
 from autosync.runtime.wire.transfer_pieces import (
     PIECE_BYTES,
     SHORT_PIECE_BYTES,
@@ -267,10 +268,12 @@ def test_sends_to_a_member_keep_the_order_in_which_it_receives():
     assert pieces.sends == ((), (Send(2, 0, 1), Send(2, 1, 2)))
 
 
-def compile_over_trees(shape: TreeShape, size: int, *, item_bytes: int = ITEM_BYTES) -> list[Pieces]:
+def compile_over_trees(
+    shape: TreeShape, size: int, *, item_bytes: int = ITEM_BYTES, collective: Collective = "all_reduce"
+) -> list[Pieces]:
     return [
         compile_pieces(
-            "all_reduce", shape, num_members=shape.num_ranks, position=i, num_elements=size, item_bytes=item_bytes
+            collective, shape, num_members=shape.num_ranks, position=i, num_elements=size, item_bytes=item_bytes
         )
         for i in range(shape.num_ranks)
     ]
@@ -285,6 +288,21 @@ def test_members_over_trees_do_what_the_moves_say(shape, size, seed, narrow):
     expected = by_moves(expand("all_reduce", shape, n), chunk_bounds(size, shape.num_units), buffers)
     assert all(np.array_equal(values, sum(buffers)) for values in expected)
     wire = Wire(compile_over_trees(shape, size), buffers, [1 if narrow else rng.randint(1, 9) for _ in range(n)], rng)
+    wire.run()
+    for member, values in zip(wire.members, expected, strict=True):
+        assert np.array_equal(member.buffer, values)
+
+
+@given(
+    st.sampled_from(("reduce_scatter", "all_gather")), shapes(max_ranks=7), st.integers(0, 120), st.integers(0, 2**32)
+)
+@settings(max_examples=100, deadline=None)
+def test_halves_over_trees_do_what_the_moves_say(collective, shape, size, seed):
+    rng, n = random.Random(seed), shape.num_ranks
+    buffers = some_buffers(n, size, rng)
+    expected = by_moves(expand(collective, shape, n), chunk_bounds(size, shape.num_units), buffers)
+    pieces = compile_over_trees(shape, size, collective=collective)
+    wire = Wire(pieces, buffers, [rng.randint(1, 9) for _ in range(n)], rng)
     wire.run()
     for member, values in zip(wire.members, expected, strict=True):
         assert np.array_equal(member.buffer, values)

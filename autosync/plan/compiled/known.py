@@ -145,7 +145,7 @@ class KnownTemplates:
         size = (measure, step.amount.factor)
         if isinstance(step, LocalStep):
             cost = self._costs.setdefault(step.cost or step.kind, len(self._costs))
-            shape = self._shape(Shape(None, None, step.groups))
+            shape = self._shape(Shape(None, None, step.groups, weights=step.weights))
             return (0, LOCAL_KINDS.index(step.kind), -1, shape, *size, -1, 0, step.every, cost, step.sharded)
         shape = self._shape(Shape(step.collective, step.algorithm, step.groups, step.within))
         kind, algorithm = COLLECTIVES.index(step.collective), algorithm_number(step.algorithm)
@@ -172,6 +172,7 @@ def _lists(template: Template) -> list[_List]:
     """Return a template's lists of steps, each with the waits until the list is done."""
     collect, settle = template.collect, template.settle
     norm = LocalStep("norm", collect.holders, (), (), (COLLECTED, NORM), sharded=collect.sharded)
+    norm = norm._replace(weights=collect.weights)
     return [
         (collect.steps, collect.finished),
         (settle.once, settle.done),

@@ -10,6 +10,7 @@ import numpy as np
 from autosync.plan.expansion import Move, chunk_bounds, expand, num_chunks
 from autosync.plan.reference.store import Store, content_bytes
 from autosync.plan.reference.workload import Array
+from autosync.plan.shards import shard_bounds, shard_weights
 from autosync.plan.types import Plan, Transfer
 
 CONTENT_KINDS = ("rows", "new_rows", "factors")
@@ -63,7 +64,7 @@ class ReferenceMover:
         for move in expand(transfer.collective, transfer.algorithm, len(group)):
             size = (bounds[move.last] - bounds[move.first]) * transfer.item_bytes
             _count(links, group, move, size)
-        self._poison(transfer, buffers, bounds)
+        self._poison(transfer, buffers)
         for rank, values in zip(group, whole, strict=True):
             self._store.spread(transfer.regions, rank, step, values)
         return links
@@ -85,12 +86,13 @@ class ReferenceMover:
             else:
                 target[...] = values
 
-    def _poison(self, transfer: Transfer, buffers: list[Array], bounds: tuple[int, ...]) -> None:
+    def _poison(self, transfer: Transfer, buffers: list[Array]) -> None:
         """Set the elements that a collective leaves undefined to NaN, so that no plan can depend on them."""
         if transfer.collective == "reduce":
             for values in buffers[1:]:
                 values[...] = np.nan
         if transfer.collective == "reduce_scatter":
+            bounds = shard_bounds(len(buffers[0]), len(buffers), shard_weights(transfer.algorithm))
             for member, values in enumerate(buffers):
                 values[: bounds[member]] = np.nan
                 values[bounds[member + 1] :] = np.nan

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from autosync.plan.expansion import chunk_bounds
 from autosync.plan.reference.codecs import decode, encode, orthogonal
 from autosync.plan.reference.optimizers import ReferenceOptimizer, State
 from autosync.plan.reference.progress import Progress
 from autosync.plan.reference.store import Store
 from autosync.plan.reference.workload import Array
+from autosync.plan.shards import own_shard
 from autosync.plan.types import Local, Plan
 from autosync.strategy.codecs import Cast, PowerSGD, TopK
 from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
@@ -71,11 +71,7 @@ class Worker:
 
     def _mine(self, operation: Local, rank: int, num_elements: int) -> slice:
         """Return the elements that the rank works on: all, or its shard."""
-        if not operation.sharded:
-            return slice(0, num_elements)
-        group = next(group for group in operation.groups if rank in group)
-        bounds = chunk_bounds(num_elements, len(group))
-        return slice(bounds[group.index(rank)], bounds[group.index(rank) + 1])
+        return own_shard(operation, rank, num_elements)
 
     def _average(self, operation: Local, rank: int, step: int) -> None:
         values = self._store.joined(operation.inputs, rank, step)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from autosync.plan.expansion import chunk_bounds
+from autosync.plan.shards import own_shard
 from autosync.plan.types import Local, Plan
 from autosync.runtime.local.codecs import (
     add_decoded,
@@ -198,11 +198,7 @@ class Encoding:
     def _mine(self, operation: Local) -> slice:
         """Return the range of elements that this rank works on: all of them, or its shard."""
         num_elements = sum(self._plan.regions[index].num_elements for index in operation.outputs)
-        if not operation.sharded:
-            return slice(0, num_elements)
-        group = next(group for group in operation.groups if self._rank in group)
-        bounds = chunk_bounds(num_elements, len(group))
-        return slice(bounds[group.index(self._rank)], bounds[group.index(self._rank) + 1])
+        return own_shard(operation, self._rank, num_elements)
 
     def _wide(self, region: int) -> torch.dtype:
         part = self._plan.parts[self._plan.regions[region].part]

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from autosync.plan.expansion import chunk_bounds
+from autosync.plan.shards import own_shard
 from autosync.plan.types import Local, Plan, RegionKind, Transfer
 from autosync.runtime.local.engine_optimizer import EngineOptimizer
 from autosync.runtime.local.optimizer_facts import (
@@ -343,11 +343,7 @@ def _joined(plan: Plan, regions: Sequence[int]) -> list[tuple[int, int, int]]:
 def _window_of(plan: Plan, operation: Local, rank: int) -> slice:
     """Return the elements of the operation's buffer that the rank updates: all of them, or its shard."""
     num_elements = sum(plan.regions[index].num_elements for index in operation.outputs)
-    if not operation.sharded:
-        return slice(0, num_elements)
-    group = next(group for group in operation.groups if rank in group)
-    bounds = chunk_bounds(num_elements, len(group))
-    return slice(bounds[group.index(rank)], bounds[group.index(rank) + 1])
+    return own_shard(operation, rank, num_elements)
 
 
 def _is_moved(plan: Plan, operation: Local, rank: int) -> bool:

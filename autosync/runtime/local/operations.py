@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from autosync.plan.expansion import chunk_bounds
+from autosync.plan.shards import own_shard
 from autosync.plan.types import Local, Plan, RegionKind
 from autosync.runtime.local.encoding import Encoding
 from autosync.runtime.local.engine_updates import norm_awaited
@@ -96,12 +96,7 @@ class Locals:
 
     def _mine(self, operation: Local, buffer: torch.Tensor) -> torch.Tensor:
         """Return the elements of a buffer that this rank works on: all of them, or its shard."""
-        if not operation.sharded:
-            return buffer
-        group = next(group for group in operation.groups if self._rank in group)
-        bounds = chunk_bounds(len(buffer), len(group))
-        position = group.index(self._rank)
-        return buffer[bounds[position] : bounds[position + 1]]
+        return buffer[own_shard(operation, self._rank, len(buffer))]
 
     def _average(self, _: int, operation: Local, iteration: int) -> None:
         self._mine(operation, self._memory.view(operation.inputs, iteration)).div_(self._plan.num_workers)

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import torch
 
-from autosync.plan.expansion import chunk_bounds
+from autosync.plan.shards import shard_bounds
 from autosync.plan.types import Local, Plan
 
 NOTHING = -0.0
@@ -78,7 +78,7 @@ def _add_starts(plan: Plan, operation: Local, starts: list[set[int]]) -> None:
     sizes = [plan.regions[index].num_elements for index in operation.outputs]
     cuts = {0}
     if operation.sharded:
-        cuts = {cut for group in operation.groups for cut in chunk_bounds(sum(sizes), len(group))}
+        cuts = {cut for group in operation.groups for cut in shard_bounds(sum(sizes), len(group), operation.weights)}
     position = 0
     for index, size in zip(operation.outputs, sizes, strict=True):
         region = plan.regions[index]

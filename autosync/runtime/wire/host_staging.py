@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import torch
 
-from autosync.plan.expansion import chunk_bounds
-from autosync.plan.types import Collective
+from autosync.plan.shards import shard_bounds
+from autosync.plan.types import Collective, Weights
 
 
 class Staging:
@@ -23,11 +23,20 @@ class Staging:
 
     @contextlib.contextmanager
     def copied(
-        self, buffer: torch.Tensor, collective: Collective, *, num_members: int, position: int
+        self,
+        buffer: torch.Tensor,
+        collective: Collective,
+        *,
+        num_members: int,
+        position: int,
+        weights: Weights = (),
     ) -> Iterator[torch.Tensor]:
-        """Yield a copy of `buffer` in host memory for a transfer; copy the result back afterwards."""
+        """Yield a copy of `buffer` in host memory for a transfer; copy the result back afterwards.
+
+        `weights` are those of the members' shards.
+        """
         host = self._memory_like(buffer)
-        brought, left = shares(collective, len(buffer), num_members=num_members, position=position)
+        brought, left = shares(collective, len(buffer), num_members=num_members, position=position, weights=weights)
         host[brought].copy_(buffer[brought])
         yield host
         buffer[left].copy_(host[left])
@@ -39,9 +48,11 @@ class Staging:
         return self._bytes[:num_bytes].view(buffer.dtype)
 
 
-def shares(collective: Collective, num_elements: int, *, num_members: int, position: int) -> tuple[slice, slice]:
+def shares(
+    collective: Collective, num_elements: int, *, num_members: int, position: int, weights: Weights = ()
+) -> tuple[slice, slice]:
     """Return the elements that a member contributes to a collective, and the elements of the result that it gets."""
-    bounds = chunk_bounds(num_elements, num_members)
+    bounds = shard_bounds(num_elements, num_members, weights)
     everything, nothing, mine = slice(0, num_elements), slice(0), slice(bounds[position], bounds[position + 1])
     match collective:
         case "all_reduce":

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 import torch
 
 from autosync.plan.expansion import chunk_bounds
+from autosync.plan.shards import shard_weights
 from autosync.plan.types import Plan, Transfer
 from autosync.runtime.engine.device import DevicePlacement
 from autosync.runtime.memory.regions import Memory
@@ -191,7 +192,10 @@ class HostCarrier:
             self._carry(transfer, group, buffer, identity, following)
             return
         staging, position = self._staging[transfer.lane], group.index(self._rank)
-        with staging.copied(buffer, transfer.collective, num_members=len(group), position=position) as host:
+        weights = shard_weights(transfer.algorithm)
+        with staging.copied(
+            buffer, transfer.collective, num_members=len(group), position=position, weights=weights
+        ) as host:
             self._carry(transfer, group, host, identity)
 
     def _carry(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from autosync.errors import DoesNotApplyError
@@ -13,6 +13,8 @@ from autosync.strategy.parts import Part
 from autosync.strategy.representation import Message
 from autosync.strategy.synchronisers.parameter_server import ParameterServer
 from autosync.strategy.synchronisers.sparse_gather import SparseGather
+
+_NUM_HALVINGS = 60
 
 NUM_LANES = 8
 """The most lanes to servers, unless a preset has its own number: every backend allows 8, and lanes cost threads."""
@@ -80,7 +82,11 @@ class ServerNodes:
         num_bytes = part.touched_rows()[0] * part.row_bytes if rows else part.num_bytes
         node = min(self.nodes, key=lambda node: (self._load_bytes[node.name] + num_bytes) / interface_rate(node))
         self._load_bytes[node.name] += num_bytes
-        return self.message_at(node.name, part, lane=self._lanes[node.name])
+        return self.message_of(node.name, part)
+
+    def message_of(self, server: str, part: Part) -> Message:
+        """Return a message for the part on one of `nodes`, in that server's lane."""
+        return self.message_at(server, part, lane=self._lanes[server])
 
     def message_at(self, server: str, part: Part, *, lane: int = 0) -> Message:
         """Return a message for the part on the given server, which need not be one of `nodes`."""
@@ -91,6 +97,39 @@ class ServerNodes:
             server=server, update=update, local_proxy=self._local_proxy and not rows, sparse=rows
         )
         return Message(parts=(str(part.name),), synchroniser=synchroniser, lane=lane)
+
+
+def balanced_shares(servers: Sequence[Node], cluster: ClusterSpec, *, has_proxies: bool) -> list[float]:
+    """Return the share of the data of each server with which their interfaces finish together.
+
+    A node with workers sends the gradients of its own ranks for all that it does not serve, and receives as many
+    parameters. So if `own` of its ranks and `others` elsewhere exchange data with servers, a share p lets
+    own (1 - p) + others p pass its interface in each direction. Rates are the probed ones, else those of the file.
+    """
+    num_senders = len(cluster.worker_groups()) if has_proxies else cluster.num_workers
+    rates = [_probed_rate(node, cluster) for node in servers]
+    own = [min(node.devices, 1) if has_proxies else node.devices for node in servers]
+    slopes = [num_senders - 2 * count for count in own]
+    if min(slopes) <= 0:
+        # Half of the ranks are on one node: what it serves does not change its load.
+        return [rate / sum(rates) for rate in rates]
+
+    def shares_by(seconds: float) -> list[float]:
+        loads = zip(rates, own, slopes, strict=True)
+        return [max(rate * seconds - count, 0.0) / slope for rate, count, slope in loads]
+
+    low, high = 0.0, num_senders / min(rates)
+    for _ in range(_NUM_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if sum(shares_by(middle)) >= 1.0 else (middle, high)
+    return shares_by(high)
+
+
+def _probed_rate(node: Node, cluster: ClusterSpec) -> float:
+    found = cluster.calibration.node(node.name) if cluster.calibration else None
+    rates = (found.rate_out, found.rate_in) if found is not None else ()
+    probed = [rate.value for rate in rates if rate is not None and rate.value > 0]
+    return min(probed) if len(probed) == 2 else interface_rate(node)
 
 
 def interface_rate(node: Node) -> float:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
-from autosync.strategy.cuts import even_sizes, smallest_divisor, smallest_non_divisor
+from autosync.strategy.cuts import even_sizes, sizes_by_shares, smallest_divisor, smallest_non_divisor
 from autosync.strategy.legality import MAX_PARTS
 from autosync.strategy.parts import Partition, parts_of
-from autosync.strategy.presets.common import ServerNodes, need_elementwise
+from autosync.strategy.presets.common import ServerNodes, balanced_shares, need_elementwise
 from autosync.strategy.presets.options import flag_option, word_option
 from autosync.strategy.representation import Strategy
 
@@ -36,15 +36,19 @@ def ps_partitioned(
 
     `parts` says how many: `per_server` makes one for each server (or for each row, if there are fewer rows);
     `smallest_divisor` is AutoDist's own rule, the smallest divisor above 1 of the number of rows (7 rows make 7 parts,
-    8 rows make 2). Scalars are not cut. Embeddings send rows.
+    8 rows make 2). `by_rate` makes one for each server, larger where its interface is faster, so that all interfaces
+    finish together. Scalars are not cut. Embeddings send rows.
 
     Source: AutoDist's `PartitionedPS` (autodist/strategy/partitioned_ps_strategy.py, `get_num_shards`); one part for
     each server is TensorFlow's `fixed_size_partitioner(num_ps_replicas)`; Li et al., "Scaling Distributed Machine
     Learning with the Parameter Server", OSDI 2014.
     """
     need_elementwise(model, "parts are updated apart, which needs an elementwise optimizer")
-    by_servers = word_option("parts", parts, ("per_server", "smallest_divisor")) == "per_server"
+    how = word_option("parts", parts, ("per_server", "smallest_divisor", "by_rate"))
+    by_servers = how == "per_server"
     servers = ServerNodes(model, cluster, local_proxy=flag_option("local_proxy", local_proxy))
+    if how == "by_rate":
+        return _by_rate(model, servers, balanced_shares(servers.nodes, cluster, has_proxies=local_proxy))
 
     def num_parts_of(num_rows: int) -> int:
         return min(num_rows, len(servers.nodes)) if by_servers else smallest_divisor(num_rows)
@@ -83,6 +87,21 @@ def ps_uneven_partitioned(model: ModelSpec, cluster: ClusterSpec, *, local_proxy
     need_elementwise(model, "parts are updated apart, which needs an elementwise optimizer")
     servers = ServerNodes(model, cluster, local_proxy=flag_option("local_proxy", local_proxy))
     return _partitioned(model, servers, smallest_non_divisor, rule=f"at most {MAX_PARTS} parts")
+
+
+def _by_rate(model: ModelSpec, servers: ServerNodes, shares: Sequence[float]) -> Strategy:
+    """Return a strategy with a part of each variable for each server, as large as the server's share."""
+    partitions: dict[str, Partition] = {}
+    messages = []
+    for variable in model.variables:
+        num_rows = variable.shape[0] if variable.shape else 1
+        sizes = sizes_by_shares(num_rows, shares)
+        holders = [node.name for node, size in zip(servers.nodes, sizes, strict=True) if size]
+        if len(holders) > 1:
+            partitions[variable.name] = Partition(sizes=tuple([size for size in sizes if size]))
+        parts = parts_of(variable, partitions.get(variable.name))
+        messages += [servers.message_of(name, part) for name, part in zip(holders, parts, strict=True)]
+    return Strategy(partitions=partitions, messages=tuple(messages))
 
 
 def _partitioned(model: ModelSpec, servers: ServerNodes, num_parts_of: Callable[[int], int], *, rule: str) -> Strategy:

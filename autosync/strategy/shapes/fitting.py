@@ -20,7 +20,7 @@ import numpy as np
 from autosync.specs.cluster import ClusterSpec
 from autosync.strategy.shapes.cheapest_trees import CheapestTrees, TreePrices
 from autosync.strategy.shapes.levels import Ranks
-from autosync.strategy.shapes.links import Floats, Integers, TreeLinks, tree_links
+from autosync.strategy.shapes.links import Floats, Integers, TreeLinks, tree_links, without_servers
 from autosync.strategy.shapes.trees import ABSENT, Parents, TreeShare, simplified
 
 MOST_TREES = 64
@@ -59,9 +59,13 @@ def fitted_shares(
     num_bytes: float = NUM_BYTES,
     message_seconds: float = MESSAGE_SECONDS,
     most_trees: int = MOST_TREES,
+    takes_servers: bool = True,
 ) -> tuple[TreeShare, ...]:
-    """Return the shares with which an all-reduce of `num_bytes` finishes first; the cluster has two workers or more."""
-    links = tree_links(cluster)
+    """Return the shares with which an all-reduce of `num_bytes` finishes first; the cluster has two workers or more.
+
+    Nodes that only serve may be inner nodes, unless `takes_servers` is false.
+    """
+    links = tree_links(cluster) if takes_servers else without_servers(tree_links(cluster))
     if links.serves[1:].all():
         # The only node with workers comes first, and no link is used.
         alone = (0, *[ABSENT] * (links.num_nodes - 1))

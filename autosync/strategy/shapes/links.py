@@ -66,6 +66,21 @@ class TreeLinks:
         return np.concatenate([np.bincount(ends, minlength=count) for ends, count in counted]).astype(np.float64)
 
 
+def without_servers(links: TreeLinks) -> TreeLinks:
+    """Return the links of workers alone; racks without workers are left out."""
+    workers = np.flatnonzero(~links.serves)
+    racks, rack = np.unique(links.rack[workers], return_inverse=True)
+    return TreeLinks(
+        ranks=tuple([links.ranks[node] for node in workers.tolist()]),
+        rack=rack,
+        serves=links.serves[workers],
+        node_out=links.node_out[workers],
+        node_in=links.node_in[workers],
+        rack_out=links.rack_out[racks],
+        rack_in=links.rack_in[racks],
+    )
+
+
 def _edges(parents: Integers) -> Integers:
     """Return the nodes that have another node as their parent."""
     return np.flatnonzero((parents != np.arange(len(parents))) & (parents != ABSENT))

@@ -25,6 +25,9 @@ MAX_TOTAL_WEIGHT = 2**16
 ABSENT = -1
 """The parent of a server that has no part in a tree."""
 
+OVER_TREES = frozenset({"all_reduce", "reduce_scatter", "all_gather"})
+"""The collectives that can go over trees."""
+
 Parents = tuple[int, ...]
 """The parent of each rank in a tree; the root is its own parent."""
 
@@ -108,6 +111,14 @@ class TreeShape:
         return max([share.weight for share in self.shares])
 
     @property
+    def owned_units(self) -> tuple[int, ...]:
+        """How many units each rank owns as a shard: those of the shares whose root it is."""
+        found = [0] * self.num_ranks
+        for share in self.shares:
+            found[share.root] += share.weight
+        return tuple(found)
+
+    @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
         """The first unit of each share and the one after its last."""
         ends = [0, *itertools.accumulate([share.weight for share in self.shares])]
@@ -148,6 +159,11 @@ def simplified(shares: Sequence[TreeShare]) -> tuple[TreeShare, ...]:
             for share in shares
         ]
     )
+
+
+def by_root(shares: Sequence[TreeShare]) -> tuple[TreeShare, ...]:
+    """Return shares in the order of their roots, so that what a rank owns is one range of the buffer."""
+    return tuple(sorted(shares, key=lambda share: share.root))
 
 
 def depths(parents: Parents) -> list[int]:

@@ -8,10 +8,9 @@ from typing import ClassVar, Literal
 
 from autosync.documents import STRICT
 from autosync.specs.cluster import ClusterSpec
-from autosync.strategy.shapes.levels import num_level_shares
-from autosync.strategy.shapes.trees import MAX_SHARES, TreeShare, check_shares, simplified
+from autosync.strategy.shapes.trees import TreeShare, simplified
 from autosync.strategy.synchronisers.base import TOPOLOGIES, Bounds, Outside, Route, Synchroniser, plain_topologies
-from autosync.strategy.synchronisers.rules import PLACE, Finding, MessageFacts
+from autosync.strategy.synchronisers.rules import PLACE, Finding, MessageFacts, need_trees, tree_shapes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +33,7 @@ class AllReduce(Synchroniser):
     sums_everywhere: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.topology == "trees":
-            check_shares(self.trees)
-        elif self.trees:
-            raise ValueError(f"trees with topology {self.topology} (only topology trees has trees)")
+        need_trees(self.topology, self.trees)
 
     def canonical(self, cluster: ClusterSpec) -> Synchroniser:
         """Drop `hierarchical` on a flat cluster (one rank on each node, or one node); between two ranks use a ring.
@@ -55,26 +51,11 @@ class AllReduce(Synchroniser):
         return replace(form, topology="ring") if is_ring else form
 
     def problems(self, facts: MessageFacts) -> Iterator[Finding]:
-        cluster = facts.cluster
         if self.hierarchical and self.topology in ("levels", "trees"):
             yield (*PLACE, "hierarchical"), f"hierarchical with {self.topology}", "levels and trees have nodes already"
-        if self.topology == "levels" and num_level_shares(cluster) > MAX_SHARES:
-            rule = f"at most {MAX_SHARES}"
-            yield (*PLACE, "topology"), f"levels in {num_level_shares(cluster)} shares", rule
-        if self.topology == "trees":
-            yield from self._tree_problems(facts)
-
-    def _tree_problems(self, facts: MessageFacts) -> Iterator[Finding]:
-        cluster, place = facts.cluster, (*PLACE, "trees")
-        num_ranks, num_workers = self.trees[0].num_ranks, cluster.num_workers
-        if not num_workers <= num_ranks <= len(cluster.ranks):
-            rule = f"{cluster.name} has {num_workers} workers, and trees name each of them"
-            yield place, f"trees over {num_ranks} ranks", rule
-        missing = sorted({rank for share in self.trees for rank in share.absent if rank < num_workers})
-        if missing:
-            yield place, f"rank {missing[0]} is absent in a tree", "only servers may be absent"
-        if num_ranks > num_workers and facts.is_encoded:
-            yield place, "encoded gradients on servers in trees", "servers in trees add up plain gradients"
+        yield from tree_shapes(facts, self.topology, self.trees)
+        if self.trees and self.trees[0].num_ranks > facts.cluster.num_workers and facts.is_encoded:
+            yield (*PLACE, "trees"), "encoded gradients on servers in trees", "servers in trees add up plain gradients"
 
     @classmethod
     def variants(cls, cluster: ClusterSpec, limits: Bounds) -> Iterator[Synchroniser]:

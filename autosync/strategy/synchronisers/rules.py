@@ -10,6 +10,8 @@ from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec
 from autosync.strategy.backends import Backend
 from autosync.strategy.parts import Part
+from autosync.strategy.shapes.levels import num_level_shares
+from autosync.strategy.shapes.trees import MAX_SHARES, TreeShare, check_shares
 
 Finding = tuple[Path, str, str]
 """A broken rule: the path within the message, the mistake, and the rule."""
@@ -37,6 +39,31 @@ def elementwise(facts: MessageFacts, what: str) -> Iterator[Finding]:
     """Yield a finding if the optimizer is not elementwise; `what` names the feature that updates pieces."""
     if not facts.model.optimizer.elementwise:
         yield PLACE, f"{what} with {facts.model.optimizer.name}", "needs an elementwise optimizer"
+
+
+def need_trees(topology: str, trees: Sequence[TreeShare]) -> None:
+    """Raise ValueError unless the trees make a shape, or there are none because the topology has none."""
+    if topology == "trees":
+        check_shares(trees)
+    elif trees:
+        raise ValueError(f"trees with topology {topology} (only topology trees has trees)")
+
+
+def tree_shapes(facts: MessageFacts, topology: str, trees: Sequence[TreeShare]) -> Iterator[Finding]:
+    """Yield a finding for each rule that the topologies `levels` and `trees` break on the cluster."""
+    cluster, place = facts.cluster, (*PLACE, "trees")
+    num_workers = cluster.num_workers
+    if topology == "levels" and num_level_shares(cluster) > MAX_SHARES:
+        yield (*PLACE, "topology"), f"levels in {num_level_shares(cluster)} shares", f"at most {MAX_SHARES}"
+    if topology != "trees":
+        return
+    num_ranks = trees[0].num_ranks
+    if not num_workers <= num_ranks <= len(cluster.ranks):
+        rule = f"{cluster.name} has {num_workers} workers, and trees name each of them"
+        yield place, f"trees over {num_ranks} ranks", rule
+    missing = sorted({rank for share in trees for rank in share.absent if rank < num_workers})
+    if missing:
+        yield place, f"rank {missing[0]} is absent in a tree", "only servers may be absent"
 
 
 def rows(facts: MessageFacts) -> Iterator[Finding]:

@@ -1,4 +1,7 @@
-"""Random strategies over trees: of models and clusters of any kind, some messages by `levels`, some by any trees."""
+"""Random strategies over trees: of models and clusters of any kind, some messages by `levels`, some by any trees.
+
+They are all-reduced, or sharded among the roots.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
 from autosync.strategy.codecs import Cast, PowerSGD
 from autosync.strategy.representation import Message
 from autosync.strategy.space import Space
 from autosync.strategy.synchronisers.all_reduce import AllReduce
 from autosync.strategy.synchronisers.base import Synchroniser
+from autosync.strategy.synchronisers.sharded import Sharded
 from tests.helpers.random_specs import random_cluster, random_model
 from tests.helpers.random_trees import random_shape
 from tests.plan.reference.plan_properties import WIDE, Case
@@ -26,7 +31,7 @@ def draw_over_trees(rng: random.Random, count: int) -> Iterator[Case]:
             continue
         limits = replace(WIDE, allow=rng.choice(((), (), ("lossy",))))
         strategy = Space(model=model, cluster=cluster, limits=limits).sample(rng)
-        messages = [_over_trees(rng, message, cluster) for message in strategy.messages]
+        messages = [_over_trees(rng, message, model, cluster) for message in strategy.messages]
         if tuple(messages) != strategy.messages:
             yield Case(
                 model=model,
@@ -37,14 +42,24 @@ def draw_over_trees(rng: random.Random, count: int) -> Iterator[Case]:
             drawn += 1
 
 
-def _over_trees(rng: random.Random, message: Message, cluster: ClusterSpec) -> Message:
+def _over_trees(rng: random.Random, message: Message, model: ModelSpec, cluster: ClusterSpec) -> Message:
     """The same message over trees, if it is one that every rank gets the sum of, or else as it was."""
     is_dense = not message.synchroniser.travels_alone and not message.synchroniser.is_stale
     if not is_dense or not (message.codec is None or isinstance(message.codec, Cast | PowerSGD)):
         return message
     if isinstance(message.codec, PowerSGD) and not isinstance(message.synchroniser, AllReduce):
         return message
+    is_shardable = model.optimizer.elementwise and not isinstance(message.codec, PowerSGD)
+    if is_shardable and rng.random() < 0.4:
+        return replace(message, synchroniser=_shards(rng, cluster))
     return replace(message, synchroniser=_trees(rng, cluster, is_encoded=message.codec is not None))
+
+
+def _shards(rng: random.Random, cluster: ClusterSpec) -> Synchroniser:
+    """Shards over levels or any trees over workers; some workers may own nothing."""
+    if rng.random() < 0.3:
+        return Sharded(topology="levels")
+    return Sharded(topology="trees", trees=random_shape(rng, cluster.num_workers, max_shares=5).shares)
 
 
 def _trees(rng: random.Random, cluster: ClusterSpec, *, is_encoded: bool) -> Synchroniser:

@@ -65,6 +65,8 @@ SYNCHRONISERS: list[tuple[int, tuple[int, ...], Synchroniser, Synchroniser]] = [
     (3, (1, 1, 1), AllReduce(topology="levels"), AllReduce(topology="levels")),
     (3, (1, 1), AllReduce(topology="trees", trees=PAIR), AllReduce(topology="trees", trees=PAIR)),
     (10, (1, 1), AllReduce(topology="trees", trees=LONG_PAIR), AllReduce(topology="trees", trees=PAIR)),
+    (3, (1, 1), Sharded(topology="levels"), Sharded(topology="ring")),
+    (10, (1, 1), Sharded(topology="trees", trees=LONG_PAIR[::-1]), Sharded(topology="trees", trees=PAIR)),
     (2, (1,), AllReduce(topology="levels"), AllReduce()),
     (4, (1, 1, 1), AllReduce(hierarchical=True), AllReduce()),
     (4, (3,), AllReduce(topology="ring", hierarchical=True), AllReduce(topology="ring")),

@@ -250,6 +250,11 @@ BROKEN = {
         messages=_on("fc.bias", AllReduce(topology="trees", trees=(TreeShare(up=(0, 0, -1)),))),
         problem="messages[0].synchroniser.trees: rank 2 is absent in a tree (only servers may be absent)",
     ),
+    "shards on servers": Case(
+        messages=_on("fc.bias", Sharded(topology="trees", trees=(TreeShare(up=(3, 3, 3, 3)),))),
+        problem="messages[0].synchroniser.trees: servers in trees of shards (workers alone own shards and pass them "
+        "on)",
+    ),
     "topology without tags": Case(
         messages=_on("fc.bias", AllReduce(topology="ring")),
         backend="nccl",

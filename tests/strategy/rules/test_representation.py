@@ -18,6 +18,7 @@ from autosync.strategy.synchronisers.all_reduce import AllReduce
 from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
 from autosync.strategy.synchronisers.parameter_server import ParameterServer
 from autosync.strategy.synchronisers.periodic import Periodic
+from autosync.strategy.synchronisers.sharded import Sharded
 from tests.helpers.random_specs import random_model
 
 INVALID: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
@@ -29,6 +30,8 @@ INVALID: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (Periodic, {"every": 0}, "every 0 steps is never (1 or more)"),
     (AllReduce, {"topology": "trees"}, "a shape without shares carries nothing (at least one share)"),
     (AllReduce, {"trees": (TreeShare(up=(0, 0)),)}, "trees with topology native (only topology trees has trees)"),
+    (Sharded, {"topology": "trees"}, "a shape without shares carries nothing (at least one share)"),
+    (Sharded, {"trees": (TreeShare(up=(0, 0)),)}, "trees with topology native (only topology trees has trees)"),
     (Int8, {"block": 0}, "a block of 0 numbers holds none (1 or more)"),
     (TopK, {"ratio": 0.0}, "a ratio of 0.0 sends nothing or more than all (0 < ratio <= 1)"),
     (TopK, {"ratio": 1.5}, "a ratio of 1.5 sends nothing or more than all (0 < ratio <= 1)"),
