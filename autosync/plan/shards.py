@@ -36,9 +36,9 @@ def own_shard(operation: Local, rank: int, num_elements: int) -> slice:
     return slice(bounds[position], bounds[position + 1])
 
 
-def shard_share(operation: Local, rank: int) -> float:
-    """Return the share of the elements that a rank works on."""
+def shard_sizes(operation: Local, group: tuple[int, ...]) -> list[float]:
+    """Return how many elements each rank of a group works on, as if elements could be divided."""
     if not operation.sharded:
-        return 1.0
-    group = next(group for group in operation.groups if rank in group)
-    return operation.weights[group.index(rank)] / sum(operation.weights) if operation.weights else 1.0 / len(group)
+        return [float(operation.num_elements)] * len(group)
+    weights = operation.weights or (1,) * len(group)
+    return [operation.num_elements * weight / sum(weights) for weight in weights]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from autosync.plan.shards import shard_share
+from autosync.plan.shards import shard_sizes
 from autosync.plan.types import Local, Operation, Plan, Region, Transfer
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ITEM_BYTES, ModelSpec
@@ -76,6 +76,5 @@ def _state(operation: Operation, model: ModelSpec) -> Iterator[tuple[int, float]
     if not isinstance(operation, Local) or operation.kind != "update":
         return
     for group in operation.groups:
-        for rank in group:
-            num_elements = operation.num_elements * shard_share(operation, rank)
+        for rank, num_elements in zip(group, shard_sizes(operation, group), strict=True):
             yield rank, model.optimizer.state_slots * STATE_ITEM_BYTES * num_elements

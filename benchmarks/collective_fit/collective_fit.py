@@ -60,7 +60,7 @@ def main() -> int:
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep results here, and measure what is missing")
     parser.add_argument("--only", nargs="+", choices=list(SHAPES), metavar="SHAPE", help=", ".join(SHAPES))
     parser.add_argument("--sizes", nargs="+", type=int, default=SIZES, metavar="MB", help="4, 16 and 48 unless told")
-    parser.add_argument("--rounds", type=int, default=8, help="of each contestant")
+    parser.add_argument("--rounds", type=int, default=9, help="of each contestant; 9 are enough for 8 contestants")
     parser.add_argument("--steps", type=int, default=2, help="all-reduces in a round")
     parser.add_argument("--limit-seconds", type=float, default=1e9, help="begin no further shape after this time")
     options = parser.parse_args()
@@ -138,7 +138,7 @@ def judged(comparison: Comparison, model: ModelSpec, cluster: ClusterSpec) -> di
     measured = comparison.measurements
     limit = bound(model, cluster, rates=rates_of(cluster))
     fitted = measured[FITTED]
-    best = min(of_before(list(measured)), key=lambda name: measured[name].median_seconds)
+    best = min(of_before(measured), key=lambda name: measured[name].median_seconds)
     over_best, over_gloo = comparison.between(FITTED, best), comparison.between(FITTED, GLOO)
     share = {
         "value": limit.seconds / fitted.median_seconds,

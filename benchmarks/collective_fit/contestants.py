@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -44,7 +44,7 @@ def one_gradient(num_bytes: int) -> ModelSpec:
 
 
 def ways(model: ModelSpec, cluster: ClusterSpec) -> dict[str, Way]:
-    """Return all ways by name; of those in `new_ways`, the fitted trees come first."""
+    """Return all ways by name, the fitted trees first."""
     found = {}
     for name, strategy in _strategies(model, cluster):
         plan = lower(strategy, model, cluster)
@@ -52,14 +52,14 @@ def ways(model: ModelSpec, cluster: ClusterSpec) -> dict[str, Way]:
     return found
 
 
-def of_before(names: Iterator[str] | list[str]) -> list[str]:
+def of_before(names: Iterable[str]) -> list[str]:
     """Return the ways that know nothing of the cluster's racks and rates."""
     return [name for name in names if name not in (FITTED, LEVELS)]
 
 
 def too_slow(found: dict[str, Way]) -> dict[str, str]:
     """Return the topologies that another one is certain to beat, with the reason. gloo's ring is always measured."""
-    before = of_before(list(found))
+    before = of_before(found)
     least = min(found[name].busiest_link_seconds for name in before)
     return {
         name: f"its busiest link needs {found[name].busiest_link_seconds / least:.2f} times as long as another's"

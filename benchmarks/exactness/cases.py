@@ -13,7 +13,7 @@ from autosync.errors import DoesNotApplyError
 from autosync.plan.bundling import bundled
 from autosync.plan.lowering import lower
 from autosync.plan.types import Plan
-from autosync.specs.cluster import BackendName, ClusterSpec
+from autosync.specs.cluster import BackendName, ClusterSpec, Rack
 from autosync.specs.model import ModelSpec
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.files import dump_strategy
@@ -21,7 +21,7 @@ from autosync.strategy.presets import build_preset, preset_names
 from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.space import Limits, Space
 from autosync.strategy.synchronisers.periodic import Periodic
-from benchmarks.clusters import on_this_machine
+from benchmarks.clusters import MEGABIT, on_this_machine
 
 ALONE = "one rank"
 CLUSTERS = {
@@ -32,8 +32,11 @@ CLUSTERS = {
     "unequal nodes": (2, 1),
     "2 nodes and a server": (1, 1, 0),
     "2 nodes x 2 and a server": (2, 2, 0),
+    "4 nodes in 2 racks": (1, 1, 1, 1),
 }
 """The numbers of ranks of each node; 0 is a node that only serves."""
+RACKS = {"4 nodes in 2 racks": ("east", "east", "east", "west")}
+"""The rack of each node, where there are racks. Uplinks are stated as slow, so that trees follow them."""
 SEVERAL = tuple(name for name in CLUSTERS if name != ALONE)
 
 SLICE_BYTES = (1024, 2048, 4096)
@@ -42,11 +45,16 @@ ANY = Limits(slice_bytes=SLICE_BYTES)
 P_ANY = 0.05
 """The share of strategies with any number of parts. With up to 128 parts a variable they take as long as ten others."""
 
+P_FITTED = 0.5
+FITTED = ("rack_levels", "sharded")
+"""The presets that can go over fitted trees, and do with this probability."""
+
 P_PRESET = 1 / 3
 P_OURS = 0.5
 P_CHECKS = 0.1
 P_FLOAT64 = 0.6
 NUM_TRIES = 50
+_UPLINK = 200 * MEGABIT
 PERIODIC = "periodic, k = 1"
 
 
@@ -99,7 +107,12 @@ _OPTIONS = (
 
 def cluster_of(name: str, backend: BackendName = "gloo") -> ClusterSpec:
     """Return a cluster of that shape, all on this machine."""
-    return on_this_machine(*CLUSTERS[name], name=name, backend=backend)
+    cluster = on_this_machine(*CLUSTERS[name], name=name, backend=backend)
+    if name not in RACKS:
+        return cluster
+    nodes = tuple([replace(node, rack=rack) for node, rack in zip(cluster.nodes, RACKS[name], strict=True)])
+    racks = [Rack(name=rack, uplink_out=_UPLINK, uplink_in=_UPLINK) for rack in dict.fromkeys(RACKS[name])]
+    return replace(cluster, nodes=nodes, racks=tuple(racks))
 
 
 def read_case(fields: Mapping[str, Any], strategy: Strategy, model: ModelSpec, backend: BackendName = "gloo") -> Case:
@@ -205,7 +218,8 @@ def _preset(rng: random.Random, name: str, model: ModelSpec, cluster: ClusterSpe
         parts = tuple(Message(parts=(variable.name,), synchroniser=Periodic(every=1)) for variable in model.variables)
         strategy = Strategy(messages=parts)
     else:
-        strategy = build_preset(name, model, cluster)
+        is_fitted = name in FITTED and cluster.backend == "gloo" and rng.random() < P_FITTED
+        strategy = build_preset(name, model, cluster, **({"fitted": True} if is_fitted else {}))
     if rng.random() < 0.5:
         strategy = replace(strategy, overlap="forward" if strategy.overlap == "backward" else "backward")
     return strategy

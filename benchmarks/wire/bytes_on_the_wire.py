@@ -60,9 +60,9 @@ OPTIONS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "all_reduce_per_variable": ({"topology": "ring"}, {"topology": "tree"}, {"topology": "halving_doubling"}),
     "hierarchical": ({"topology": "ring"}, {"topology": "ring", "cap_bytes": "4 MB"}),
     "ps_load_balanced": ({"local_proxy": True},),
-    "ps_partitioned": ({"local_proxy": True},),
+    "ps_partitioned": ({"local_proxy": True}, {"parts": "by_rate"}),
     "ddp_cap": ({"cap_bytes": "4 MB"},),
-    "sharded": ({"cap_bytes": "4 MB"},),
+    "sharded": ({"cap_bytes": "4 MB"}, {"fitted": True}),
 }
 
 # Options in place of a preset's defaults, so that its bytes exceed the headers and occur in the counted steps.

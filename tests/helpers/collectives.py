@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from autosync.plan.expansion import chunk_bounds
+from autosync.plan.shards import shard_bounds, shard_weights
 from autosync.plan.types import Transfer
 
 
@@ -12,7 +13,7 @@ from autosync.plan.types import Transfer
 def carry_out(transfer: Transfer, buffers: list[torch.Tensor]) -> None:
     """What a transfer of numbers comes to."""
     total = torch.stack(buffers).sum(0)
-    bounds = chunk_bounds(len(total), len(buffers))
+    bounds = shard_bounds(len(total), len(buffers), shard_weights(transfer.algorithm))
     owned = torch.cat([b[bounds[i] : bounds[i + 1]] for i, b in enumerate(buffers)])
     for position, buffer in enumerate(buffers):
         mine = slice(bounds[position], bounds[position + 1])

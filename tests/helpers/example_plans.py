@@ -16,6 +16,7 @@ from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Timeline, Variable
 from autosync.strategy.codecs import Cast, Codec, Int8, PowerSGD
 from autosync.strategy.representation import Message, Overlap, Strategy
+from autosync.strategy.shapes.trees import TreeShare
 from autosync.strategy.synchronisers.all_reduce import AllReduce
 from autosync.strategy.synchronisers.base import Synchroniser
 from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
@@ -28,6 +29,8 @@ from autosync.strategy.synchronisers.sufficient_factors import SufficientFactors
 ADAM = OptimizerSpec(name="Adam", state_slots=2)
 SGD = OptimizerSpec(name="SGD", sparse=True)
 ALL = ("table", "linear", "bias")
+UNEVEN = (TreeShare(up=(0, 0, 1), weight=3), TreeShare(up=(1, 1, 0), down=(1, 1, 1)))
+"""Trees by which rank 0 owns three quarters, rank 1 a quarter and rank 2 nothing."""
 WEIGHT = Variable(name="w", shape=(4, 6), kind="linear", use=0, ready=0, factor_rows=2)
 
 
@@ -160,6 +163,7 @@ def examples(overlap: Overlap) -> Mapping[str, Example]:
         "factors": make(SufficientFactors(), 1, 1, 1, names=("linear",)),
         "sharded": make(Sharded(), 1, 1, 1),
         "sharded, clipped": make(Sharded(), 1, 1, 1, clip_norm=1.0),
+        "sharded over trees": make(Sharded(topology="trees", trees=UNEVEN), 1, 1, 1, clip_norm=1.0),
         "periodic": make(Periodic(every=2), 1, 1, 1),
         "periodic, clipped": make(Periodic(every=2), 1, 1, 1, names=("table", "linear"), clip_norm=1.0),
         "periodic, outer": make(Periodic(every=2, outer=OuterOptimizer()), 1, 1, 1),

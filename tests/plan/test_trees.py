@@ -29,6 +29,25 @@ def test_every_rank_gets_every_contribution_once(shape: TreeShape) -> None:
     assert all(chunk == Counter(range(n)) for member in found for chunk in member)
 
 
+@given(shapes(), st.sampled_from(("lost", "another root", "off by one")), st.integers(0, 2**32 - 1))
+def test_a_wrong_move_shows(shape: TreeShape, mistake: str, seed: int) -> None:
+    """A piece that is lost, that goes to another rank than the parent, or that is one unit too short."""
+    n, rng = shape.num_ranks, random.Random(seed)
+    moves = list(expand("all_reduce", shape, n))
+    place = rng.randrange(len(moves))
+    wrong = moves.pop(place)
+    if mistake == "another root":
+        # A sum that reaches the root, or a rank that has yet to send its own, would be in the result.
+        sent = {m.source for m in moves if m.adds and m.first == wrong.first and m.round <= wrong.round}
+        others = sorted((sent if wrong.adds else set(range(n))) - {wrong.source, wrong.destination})
+        moves[place:place] = [wrong._replace(destination=rng.choice(others))] if others else []
+    elif mistake == "off by one":
+        moves.insert(place, wrong._replace(last=wrong.last - 1))
+    held = [[Counter({member: 1}) for _ in range(shape.num_units)] for member in range(n)]
+    found = play(tuple(moves), held)
+    assert any(chunk != Counter(range(n)) for member in found for chunk in member)
+
+
 @given(shapes())
 def test_shards_are_summed_at_their_roots_and_spread_from_there(shape: TreeShape) -> None:
     n, everything = shape.num_ranks, Counter(range(shape.num_ranks))

@@ -21,6 +21,7 @@ from autosync.plan.reference.workload import Array
 from autosync.plan.types import Edge, Local, Operation, Plan, Transfer
 from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Overlap
+from autosync.strategy.shapes.trees import Parents, TreeShape
 from tests.helpers.example_plans import examples
 
 NUM_STEPS = 5
@@ -221,6 +222,28 @@ def _less_lag(operation: Operation) -> Operation:
     return operation._replace(after=tuple(edge._replace(lag=max(0, edge.lag - 1)) for edge in operation.after))
 
 
+def _roots_passed_on(operation: Operation) -> Operation:
+    """The same trees with every rank in the place of the one before it, so that other ranks are the roots."""
+    assert isinstance(operation, Transfer)
+    assert isinstance(operation.algorithm, TreeShape)
+    shares = tuple(
+        replace(share, up=_passed_on(share.up), down=_passed_on(share.down)) for share in operation.algorithm.shares
+    )
+    return operation._replace(algorithm=TreeShape(shares=shares))
+
+
+def _passed_on(parents: Parents) -> Parents:
+    count = len(parents)
+    return tuple((parents[rank - 1] + 1) % count for rank in range(count))
+
+
+def _one_unit_more(operation: Operation) -> Operation:
+    """A shard with a unit of the one before it."""
+    assert isinstance(operation, Local)
+    first, second, *others = operation.weights
+    return operation._replace(weights=(first - 1, second + 1, *others))
+
+
 MUTANTS: list[tuple[str, str, Change]] = [
     ("all_reduce", "average", _nobody),
     ("all_reduce", "all_reduce", _nobody),
@@ -253,6 +276,11 @@ MUTANTS: list[tuple[str, str, Change]] = [
     ("sharded, clipped", "norm", _whole),
     ("sharded, clipped", "all_reduce", _nobody),
     ("sharded, clipped", "update", _not_waiting_for_operations),
+    ("sharded over trees", "reduce_scatter", _roots_passed_on),
+    ("sharded over trees", "all_gather", _roots_passed_on),
+    ("sharded over trees", "average", _one_unit_more),
+    ("sharded over trees", "update", _one_unit_more),
+    ("sharded over trees", "norm", _one_unit_more),
     ("periodic", "all_reduce", _every_step),
     ("periodic", "average", _nobody),
     ("periodic, clipped", "norm", _nobody),
