@@ -119,19 +119,19 @@ def _time_section(report: ComparisonReport, drawn: Charts) -> Markup:
     parts: dict[str, list[float | None]] = {
         "compute": [one.compute for one in shares.values()],
         "communication that compute does not hide": [one.exposed for one in shares.values()],
-        "waiting with idle links": [one.idle for one in shares.values()],
+        "waiting with nothing busy": [one.idle for one in shares.values()],
     }
     rows: list[Row] = [
         (
             name,
             *(_time(one) for one in (shown.compute, shown.exposed, shown.idle)),
-            "" if shown.link is None else shown.link.link,
-            figure(shown.link_share, f"{shown.link_share or 0:.0%}"),
+            shown.busiest[0][0] if shown.busiest else "",
+            figure(shown.busiest[0][1], f"{shown.busiest[0][1]:.0%}") if shown.busiest else figure(None, ""),
         )
         for name, shown in shares.items()
     ]
-    of_time = ("compute", "communication not hidden", "waiting with idle links")
-    columns = ("contestant", *of_time, "busiest link", "it is busy")
+    of_time = ("compute", "communication not hidden", "waiting with nothing busy")
+    columns = ("contestant", *of_time, "fullest", "it is busy")
     return joined(
         drawn.place(
             charts.stacked(list(shares), parts),

@@ -10,6 +10,7 @@ from autosync.report.charts import Chart, Charts
 from autosync.report.markup import Markup, element, items, joined
 from autosync.report.study_report import StudyReport, TrialReport
 from autosync.report.tables import Row, TableCell, figure, table
+from autosync.search.shown_summary import ShownTime
 from autosync.strategy.wording import count
 from autosync.units import format_size, format_time
 
@@ -97,8 +98,8 @@ def time_section(report: StudyReport, drawn: Charts) -> Markup:
         "contestant",
         "compute",
         "communication not hidden",
-        "waiting with idle links",
-        "busiest link",
+        "waiting with nothing busy",
+        "fullest",
         "it is busy",
     )
     rows = [
@@ -107,13 +108,12 @@ def time_section(report: StudyReport, drawn: Charts) -> Markup:
             _time(one.time.compute_seconds),
             _time(one.time.exposed_communication_seconds),
             _time(one.time.idle_seconds),
-            one.time.busiest_link or "",
-            figure(one.time.busiest_link_share, f"{one.time.busiest_link_share or 0:.0%}"),
+            *_fullest(one.time),
         )
         for one in report.summary.contests
     ]
     caption = "The parts of a step. Communication that runs beside compute is hidden, and not shown."
-    numbers = ("compute", "communication not hidden", "waiting with idle links", "it is busy")
+    numbers = ("compute", "communication not hidden", "waiting with nothing busy", "it is busy")
     return joined(
         drawn.place(_step_parts(report), caption),
         table("Where the time of a step goes.", columns, rows, numbers=numbers),
@@ -127,9 +127,17 @@ def _step_parts(report: StudyReport) -> Chart | None:
         {
             "compute": [one.time.compute_seconds for one in contests],
             "communication that compute does not hide": [one.time.exposed_communication_seconds for one in contests],
-            "waiting with idle links": [one.time.idle_seconds for one in contests],
+            "waiting with nothing busy": [one.time.idle_seconds for one in contests],
         },
     )
+
+
+def _fullest(time: ShownTime) -> tuple[str, TableCell]:
+    """Return what was fullest and for which share of the step; summaries of earlier versions name links alone."""
+    name, share = time.fullest, time.fullest_share
+    if name is None:
+        name, share = time.busiest_link, time.busiest_link_share
+    return name or "", figure(share, f"{share or 0:.0%}")
 
 
 def _time(seconds: float | None) -> TableCell:

@@ -8,7 +8,7 @@ from autosync.datasets.schema import Measurement
 from autosync.plan.bound import Bound
 from autosync.search.link_times import LinkTime, busiest_link
 from autosync.specs.cluster import ClusterSpec
-from autosync.specs.links import busy_in_words
+from autosync.specs.links import PROCESSORS, busy_in_words
 from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Strategy
 from autosync.units import format_time
@@ -22,9 +22,11 @@ class TimeShares:
     """The parts of a step's time, in seconds, as far as a measurement shows them.
 
     `compute` is the time of the model alone. The rest of the step is communication that compute does not hide:
-    `exposed` while the busiest link was busy, and `idle`, a lower limit, while neither compute nor that link was busy.
-    `idle` is None if bytes are not counted; `exposed` is then the whole rest. `link` is the busiest link, which may
-    be a rack's uplink or a link within a node, and the time that it took for all its bytes, hidden or not.
+    `exposed` while something was busy, and `idle`, a lower limit, while neither compute nor the busiest link nor the
+    processors were. `idle` is None if bytes are not counted; `exposed` is then the whole rest. `link` is the busiest
+    link, which may be a rack's uplink or a link within a node, and the time that it took for all its bytes, hidden or
+    not. `processors` is the time for which all processors of the busiest machine together would have been busy; None
+    if it was not measured.
     """
 
     step: float
@@ -32,19 +34,34 @@ class TimeShares:
     exposed: float
     idle: float | None
     link: LinkTime | None
+    processors: float | None = None
 
     def __str__(self) -> str:
         words = [f"compute {format_time(self.compute)}", f"exposed communication {format_time(self.exposed)}"]
         if self.idle is not None:
-            words.append(f"waiting with idle links {format_time(self.idle)}")
-        if self.link is not None and self.link_share is not None and self.link.seconds > 0:
-            words.append(busy_in_words(self.link.link, self.link_share))
+            words.append(f"waiting with nothing busy {format_time(self.idle)}")
+        words += [busy_in_words(name, share) for name, share in self.busiest]
         return f"{format_time(self.step)} a step: {', '.join(words)}"
 
     @property
     def link_share(self) -> float | None:
         """The share of the step in which the busiest link was busy."""
         return None if self.link is None else self.link.seconds / self.step
+
+    @property
+    def processors_share(self) -> float | None:
+        """The share of the step for which the processors were busy."""
+        return None if self.processors is None else self.processors / self.step
+
+    @property
+    def busiest(self) -> list[tuple[str, float]]:
+        """What limits the step: the busiest link and the processors, each with the share of the step, fullest first."""
+        found = []
+        if self.link is not None and self.link.seconds > 0:
+            found.append((self.link.link, self.link.seconds / self.step))
+        if self.processors:
+            found.append((PROCESSORS, self.processors / self.step))
+        return sorted(found, key=lambda one: -one[1])
 
 
 def time_shares(
@@ -54,8 +71,10 @@ def time_shares(
     step = measurement.median_seconds
     compute = min(model.step_seconds, step)
     link = busiest_link(measurement, model, cluster, strategy)
-    idle = None if link is None else max(step - compute - link.seconds, 0.0)
-    return TimeShares(step=step, compute=compute, exposed=step - compute - (idle or 0.0), idle=idle, link=link)
+    processors = None if measurement.cpu_share is None else measurement.cpu_share * step
+    idle = None if link is None else max(step - compute - link.seconds - (processors or 0.0), 0.0)
+    exposed = step - compute - (idle or 0.0)
+    return TimeShares(step=step, compute=compute, exposed=exposed, idle=idle, link=link, processors=processors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,6 +65,8 @@ class ShownTime:
     idle_seconds: float | None = None
     busiest_link: str | None = None
     busiest_link_share: float | None = None
+    fullest: str | None = None
+    fullest_share: float | None = None
     in_words: str | None = None
 
 

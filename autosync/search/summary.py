@@ -142,6 +142,10 @@ def _time(shares: TimeShares) -> dict[str, object]:
         "busiest_link": None if shares.link is None else shares.link.link,
         "busiest_link_seconds": None if shares.link is None else shares.link.seconds,
         "busiest_link_share": shares.link_share,
+        "processors_seconds": shares.processors,
+        "processors_share": shares.processors_share,
+        "fullest": shares.busiest[0][0] if shares.busiest else None,
+        "fullest_share": shares.busiest[0][1] if shares.busiest else None,
         "in_words": str(shares),
     }
 

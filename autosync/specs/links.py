@@ -1,10 +1,13 @@
-"""The names that output gives to links: interfaces of nodes, uplinks of racks, and links inside nodes."""
+"""The names that output gives to what can be full: interfaces, uplinks of racks, links inside nodes, processors."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 Direction = Literal["out", "in"]
+
+PROCESSORS = "processors"
+"""All processors of the busiest machine; emulated hosts share one machine."""
 
 
 def interface_name(node: str, direction: Direction) -> str:
@@ -23,5 +26,5 @@ def inside_name(node: str, rank: int | None = None) -> str:
 
 
 def busy_in_words(link: str, busy_share: float) -> str:
-    """Describe the load of a link: `uplink of rack r1, out: 98% busy`."""
+    """Describe the load of a link or of processors: `uplink of rack r1, out: 98% busy`."""
     return f"{link}: {min(busy_share, 1.0):.0%} busy"

@@ -82,6 +82,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> StudyReport:
     summary["winner"]["name"] = summary["contests"][-1]["name"] = ATTACK
     for contest in summary["contests"]:
         contest["flags"], contest["time"]["busiest_link"] = [ATTACK], ATTACK
+        contest["time"]["fullest"] = ATTACK
     made.summary.write_text(json.dumps(summary), encoding="utf-8")
     records = [
         replace(record, origin=ATTACK, environment={ATTACK: ATTACK, "torch": ATTACK}) for record in _records(made)

@@ -41,9 +41,17 @@ def test_the_time_of_a_step_is_compute_exposed_communication_and_waiting(model: 
     assert (shares.compute, shares.exposed, shares.idle) == pytest.approx((0.02, 0.03, 0.02))
     assert shares.link == LinkTime("interface of a, out", pytest.approx(0.03))
     assert str(shares) == (
-        "70 ms a step: compute 20 ms, exposed communication 30 ms, waiting with idle links 20 ms, "
+        "70 ms a step: compute 20 ms, exposed communication 30 ms, waiting with nothing busy 20 ms, "
         "interface of a, out: 43% busy"
     )
+    # Processors that are busy for 10 ms of the 70 may have been so in what is left.
+    busy = time_shares(replace(_measured(0.07, 30_000), cpu_share=1 / 7), model, TWO, None)
+    assert (busy.exposed, busy.idle) == pytest.approx((0.04, 0.01))
+    assert busy.busiest == [("interface of a, out", pytest.approx(3 / 7)), ("processors", pytest.approx(1 / 7))]
+    # Where they are busier than any link, they come first, and nothing was idle.
+    full = time_shares(replace(_measured(0.07, 30_000), cpu_share=0.9), model, TWO, None)
+    assert full.idle == 0.0
+    assert str(full).endswith("nothing busy 0 s, processors: 90% busy, interface of a, out: 43% busy")
     # What is hidden behind compute is not exposed.
     hidden = time_shares(_measured(0.03, 30_000), model, TWO, None)
     assert (hidden.compute, hidden.exposed, hidden.idle) == pytest.approx((0.02, 0.01, 0.0))
@@ -56,7 +64,7 @@ def test_without_counted_bytes_nobody_knows_who_waits(model: ModelSpec, cluster:
     ):
         assert shares.idle is None
         assert shares.exposed == pytest.approx(0.03)
-        assert "idle" not in str(shares)
+        assert "nothing busy" not in str(shares)
 
 
 def test_a_step_that_is_faster_than_its_compute(model: ModelSpec) -> None:

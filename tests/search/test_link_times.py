@@ -75,7 +75,7 @@ def test_a_saturated_uplink_is_no_waiting_with_idle_links(model: ModelSpec) -> N
     shares = time_shares(_measured(step, sent), model, RACKS, None)
     assert shares.idle == pytest.approx(0.0, abs=1e-9)
     assert shares.exposed == pytest.approx(uplink.seconds)
-    assert f"waiting with idle links 0 s, uplink of rack r1, out: {uplink.seconds / step:.0%} busy" in str(shares)
+    assert f"waiting with nothing busy 0 s, uplink of rack r1, out: {uplink.seconds / step:.0%} busy" in str(shares)
 
 
 def test_the_other_direction_counts_too(model: ModelSpec) -> None:
