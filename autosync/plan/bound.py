@@ -34,6 +34,8 @@ The terms are:
   send, so all nodes together send 2n-1 times or more, and each worker sends at least once. The same is true of
   receiving.)
 - **rack_out**, **rack_in**: as for a node, with the workers of a rack against all other workers.
+- **rack_total**: as total, with racks in place of nodes and uplinks in place of interfaces. A node without a rack is a
+  rack by itself. With two racks, this is no more than what rack_out and rack_in say.
 - **use_to_use**: a variable is used; its gradient is ready no sooner than compute allows; that gradient leaves node u,
   and data that depends on it enters node w before w's next use. The way there and back takes two steps: twice the
   compute and the two transfers, each at the rate of the slowest link on its way. The slowest pair of nodes counts.
@@ -61,7 +63,9 @@ from autosync.specs.model import ITEM_BYTES, ModelSpec, Variable
 from autosync.strategy.parts import INDEX_BYTES
 from autosync.units import format_size, format_time
 
-TermKind = Literal["compute", "node_out", "node_in", "total", "rack_out", "rack_in", "use_to_use", "window"]
+TermKind = Literal[
+    "compute", "node_out", "node_in", "total", "rack_out", "rack_in", "rack_total", "use_to_use", "window"
+]
 Pair = tuple[float, float]
 
 
@@ -110,6 +114,7 @@ _WORDS: Mapping[TermKind, str] = {
     "total": "what must pass all interfaces together",
     "rack_out": "what must leave the uplink",
     "rack_in": "what must enter the uplink",
+    "rack_total": "what must pass all uplinks together",
     "use_to_use": "from use to next use",
     "window": "from the gradients to the next uses",
 }
@@ -142,8 +147,10 @@ def bound(model: ModelSpec, cluster: ClusterSpec, *, rates: Rates | None = None,
     if len(workers) > 1:
         sizes = [_Sizes.of(v, model, num_ranks=cluster.num_workers, even_rows=even_rows) for v in model.variables]
         terms += _node_terms(cluster, nodes, workers, sizes)
-        terms.append(_total_term(cluster, nodes, workers, sizes))
+        devices = [cluster.nodes[index].devices if index in workers else 0 for index in range(len(nodes))]
+        terms.append(_total_term("total", nodes, devices, sizes))
         terms += _rack_terms(cluster, known, sizes)
+        terms += _rack_total_term(cluster, nodes, known, sizes)
         spans = _spans(model, sizes)
         seconds_per_byte = _seconds_per_byte([_way(cluster, index, known) for index in workers])
         terms += _use_to_use_terms(spans, seconds_per_byte)
@@ -233,16 +240,19 @@ def _node_terms(cluster: ClusterSpec, nodes: list[Pair], workers: list[int], siz
         yield Term(kind="node_in", subject=name, num_bytes=into, seconds=into / rate_in)
 
 
-def _total_term(cluster: ClusterSpec, nodes: list[Pair], workers: list[int], sizes: list[_Sizes]) -> Term:
-    """Return the term of all interfaces together; servers' interfaces count with less weight, as said above."""
-    devices = [cluster.nodes[index].devices for index in workers]
-    num_bytes = sum(size.least_total(devices) for size in sizes)
+def _total_term(kind: TermKind, rates: Sequence[Pair], devices: Sequence[int], sizes: list[_Sizes]) -> Term:
+    """Return the term of all interfaces, or of all uplinks, together; `devices` has the workers behind each.
+
+    Those without workers count with less weight, as said above.
+    """
+    workers = [count for count in devices if count]
+    num_bytes = sum(size.least_total(workers) for size in sizes)
     help_of_server = (len(workers) - 2) / (len(workers) - 1)
-    weights = [1.0 if node.role == "worker" else help_of_server for node in cluster.nodes]
+    weights = [1.0 if count else help_of_server for count in devices]
     rate = min(
-        sum(weight * pair[direction] for weight, pair in zip(weights, nodes, strict=True)) for direction in (0, 1)
+        sum(weight * pair[direction] for weight, pair in zip(weights, rates, strict=True)) for direction in (0, 1)
     )
-    return Term(kind="total", subject="", num_bytes=num_bytes, seconds=num_bytes / rate)
+    return Term(kind=kind, subject="", num_bytes=num_bytes, seconds=num_bytes / rate)
 
 
 def _rack_terms(cluster: ClusterSpec, rates: Rates, sizes: list[_Sizes]) -> Iterator[Term]:
@@ -254,6 +264,18 @@ def _rack_terms(cluster: ClusterSpec, rates: Rates, sizes: list[_Sizes]) -> Iter
             out, into = _least(sizes, inside), _least(sizes, outside)
             yield Term(kind="rack_out", subject=rack.name, num_bytes=out, seconds=out / rate_out)
             yield Term(kind="rack_in", subject=rack.name, num_bytes=into, seconds=into / rate_in)
+
+
+def _rack_total_term(cluster: ClusterSpec, nodes: list[Pair], rates: Rates, sizes: list[_Sizes]) -> Iterator[Term]:
+    """Yield the term of all uplinks together, if workers are in three racks or more."""
+    behind: dict[str | int, tuple[Pair, int]] = {rack.name: (_rates_of_rack(rack, rates), 0) for rack in cluster.racks}
+    for index, node in enumerate(cluster.nodes):
+        home = index if node.rack is None else node.rack
+        uplink, devices = behind.get(home, (nodes[index], 0))
+        behind[home] = uplink, devices + (node.devices if node.role == "worker" else 0)
+    uplinks, devices_behind = zip(*behind.values(), strict=True)
+    if cluster.racks and sum(count > 0 for count in devices_behind) > 2:
+        yield _total_term("rack_total", uplinks, devices_behind, sizes)
 
 
 # From gradients to their next uses.

@@ -173,6 +173,17 @@ def test_of_rows_that_nearly_all_are_touched_the_table_is_less() -> None:
     assert term(found, "node_in", "a").num_bytes == pytest.approx(640_000 * 9000 / 9900)
 
 
+def test_uplinks_together_bound_what_three_racks_exchange() -> None:
+    """Two of three racks send all that they know before one knows everything, and it must tell both."""
+    racks = [Rack(name=name, uplink_out=RATE / 4, uplink_in=RATE / 2) for name in "xyz"]
+    cluster = cluster_of(*[worker(f"{home}{one}", rack=home) for home in "xyz" for one in (1, 2)], racks=racks)
+    found = bound(model_of(dense()), cluster)
+    assert term(found, "rack_total").seconds == pytest.approx(4 / 3 * 4 * 4 * MEGABYTE / RATE)
+    assert found.largest == term(found, "rack_total")
+    fewer = cluster_of(*[worker(f"{home}{one}", rack=home) for home in "xy" for one in (1, 2)], racks=racks[:2])
+    assert not [one for one in bound(model_of(dense()), fewer).terms if one.kind == "rack_total"]
+
+
 def test_a_task_that_clips_sends_tables_whole() -> None:
     found = bound(model_of(embedding(), clip_norm=1.0), cluster_of(worker("a"), worker("b")))
     assert term(found, "node_out", "a").num_bytes == 10_000 * 64
