@@ -103,7 +103,7 @@ def _key(shape: str, size: int) -> str:
 def measure(name: str, sizes: Iterable[int], options: argparse.Namespace, results: Results) -> None:
     """Probe one shape and measure all-reduces of these sizes on it."""
     tell(f"{name}: probing")
-    cluster = probe(SHAPES[name](), settings=_PROBE, progress=tell).cluster
+    cluster = probe(SHAPES[name](), settings=_PROBE).cluster
     for size in sizes:
         began, load = time.monotonic(), BackgroundLoad()
         cell = _measured(one_gradient(size * 1_000_000), cluster, options)

@@ -45,13 +45,13 @@ def ps_partitioned(
     """
     need_elementwise(model, "parts are updated apart, which needs an elementwise optimizer")
     how = word_option("parts", parts, ("per_server", "smallest_divisor", "by_rate"))
-    by_servers = how == "per_server"
-    servers = ServerNodes(model, cluster, local_proxy=flag_option("local_proxy", local_proxy))
+    has_proxies = flag_option("local_proxy", local_proxy)
+    servers = ServerNodes(model, cluster, local_proxy=has_proxies)
     if how == "by_rate":
-        return _by_rate(model, servers, balanced_shares(servers.nodes, cluster, has_proxies=local_proxy))
+        return _by_rate(model, servers, balanced_shares(servers.nodes, cluster, has_proxies=has_proxies))
 
     def num_parts_of(num_rows: int) -> int:
-        return min(num_rows, len(servers.nodes)) if by_servers else smallest_divisor(num_rows)
+        return min(num_rows, len(servers.nodes)) if how == "per_server" else smallest_divisor(num_rows)
 
     rule = f"at most {MAX_PARTS} parts; parts=per_server cuts it evenly"
     return _partitioned(model, servers, num_parts_of, rule=rule)
