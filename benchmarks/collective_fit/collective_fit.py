@@ -37,6 +37,8 @@ SIZES = (4, 16, 48)
 JUDGED_FROM = 16
 """The bound is a target for sizes from here on."""
 FEW_HOSTS = 5
+MOST_OTHER_SHARE = 0.15
+"""If other programs use more of the processors, a cell says nothing, and `--resume` measures it again."""
 LEAST_SHARE, LEAST_SHARE_OF_MANY = 0.90, 0.85
 _TIMEOUT_SECONDS = 180.0
 _ENDLESS = 1e9
@@ -84,7 +86,9 @@ class Results:
             self._cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
 
     def has(self, shape: str, size: int) -> bool:
-        return _key(shape, size) in self._cells
+        """Return whether a cell is measured; one that other programs disturbed is not."""
+        cell = self._cells.get(_key(shape, size))
+        return cell is not None and not _is_disturbed(cell)
 
     def keep(self, shape: str, size: int, cell: dict[str, Any]) -> None:
         self._cells[_key(shape, size)] = cell
@@ -94,6 +98,10 @@ class Results:
     def document(self) -> dict[str, Any]:
         """Return the results with their summary and the targets that hold."""
         return {**summary(self._cells.values()), "cells": self._cells}
+
+
+def _is_disturbed(cell: Mapping[str, Any]) -> bool:
+    return bool(cell["other_cpu_share"] > MOST_OTHER_SHARE)
 
 
 def _key(shape: str, size: int) -> str:
@@ -210,8 +218,10 @@ def summary(cells: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         "holds": {
             "share_of_bound": all(cell["holds"]["share_of_bound"] for cell in cells),
             "not_slower": all(cell["holds"]["not_slower"] for cell in cells),
+            "undisturbed": not any(map(_is_disturbed, cells)),
         },
         "missed": [_key(cell["shape"], cell["size"]) for cell in cells if not all(cell["holds"].values())],
+        "disturbed": [_key(cell["shape"], cell["size"]) for cell in cells if _is_disturbed(cell)],
         "not_proven": [_key(cell["shape"], cell["size"]) for cell in cells if not all(cell["proven"].values())],
     }
 
