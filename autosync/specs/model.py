@@ -179,11 +179,26 @@ class Profiled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTime:
+    """The time of the forward and backward passes of one microstep with a batch of `num_examples`."""
+
+    __pydantic_config__ = STRICT
+
+    num_examples: int
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if self.num_examples < 1 or not (math.isfinite(self.seconds) and self.seconds > 0):
+            raise ValueError(f"{self.num_examples} examples in {self.seconds} s (1 or more, in more than 0 seconds)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """The compute of one step on one device, in order, without communication. `source` is the origin of the times.
 
     With gradient accumulation, `forward` and `backward` are the passes of one microstep; see `ModelSpec.step_seconds`.
-    `profiled` is None if times were computed, or measured by a version that did not record their quality.
+    `profiled` is None if times were computed, or measured by a version that did not record their quality. `sizes` has
+    the times of the passes with batches of three sizes or more, from small to large, or nothing.
     """
 
     __pydantic_config__ = STRICT
@@ -195,6 +210,14 @@ class Timeline:
     forward: tuple[Segment, ...]
     backward: tuple[Segment, ...]
     optimizer: tuple[Segment, ...] = ()
+    sizes: tuple[BatchTime, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.sizes and len(self.sizes) < 3:
+            raise ValueError(f"times of {len(self.sizes)} batch sizes tell little (three or more, or none)")
+        counts = [one.num_examples for one in self.sizes]
+        if counts != sorted(set(counts)):
+            raise ValueError(f"the batch sizes {counts} do not rise (from small to large, each once)")
 
     @property
     def seconds(self) -> float:
@@ -203,17 +226,22 @@ class Timeline:
 
     def dilated(self, factor: float) -> Timeline:
         """Return the timeline with times that are `factor` times as long."""
+        paced = self.paced(passes=factor, update=factor)
+        return replace(paced, profiled=self.profiled and self.profiled.dilated(factor))
 
-        def slow(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
-            return tuple(replace(segment, seconds=segment.seconds * factor) for segment in segments)
-
+    def paced(self, *, passes: float, update: float) -> Timeline:
+        """Return the timeline with passes that are `passes` times as long, and an update that is `update` times."""
         return replace(
             self,
-            profiled=self.profiled and self.profiled.dilated(factor),
-            forward=slow(self.forward),
-            backward=slow(self.backward),
-            optimizer=slow(self.optimizer),
+            forward=_slowed(self.forward, passes),
+            backward=_slowed(self.backward, passes),
+            optimizer=_slowed(self.optimizer, update),
+            sizes=tuple(replace(one, seconds=one.seconds * passes) for one in self.sizes),
         )
+
+
+def _slowed(segments: tuple[Segment, ...], factor: float) -> tuple[Segment, ...]:
+    return tuple(replace(segment, seconds=segment.seconds * factor) for segment in segments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +276,10 @@ class OptimizerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A model with everything that synchronisation depends on."""
+    """A model with everything that synchronisation depends on.
+
+    `weighs`: the task weighs its batches (see `Task.weight`), so ranks' gradients are averaged by these weights.
+    """
 
     __pydantic_config__ = STRICT
 
@@ -257,6 +288,7 @@ class ModelSpec:
     accumulation_steps: int = 1
     clip_norm: float | None = None
     loss_scaling: bool = False
+    weighs: bool = False
     optimizer: OptimizerSpec
     variables: tuple[Variable, ...]
     untrained: tuple[Untrained, ...] = ()
@@ -270,6 +302,8 @@ class ModelSpec:
             raise ValueError("the model has no trainable variables (at least one)")
         if self.batch_size < 1 or self.accumulation_steps < 1:
             raise ValueError("batch_size and accumulation_steps count (1 or more)")
+        if self.weighs and self.accumulation_steps > 1:
+            raise ValueError("a task that weighs its batches accumulates (weights are those of whole steps)")
         if self.clip_norm is not None and not (math.isfinite(self.clip_norm) and self.clip_norm > 0):
             raise ValueError(f"clip_norm {self.clip_norm} clips everything (above 0)")
         names = {variable.name for variable in self.variables}
@@ -329,6 +363,10 @@ class ModelSpec:
         """Return the model with compute times that are `factor` times as long and the same bytes."""
         return replace(self, name=f"{self.name}@x{factor:g}", timeline=self.timeline.dilated(factor))
 
+    def paced(self, *, passes: float, update: float) -> ModelSpec:
+        """Return the model with slower or faster passes and update, as on another device, and the same bytes."""
+        return replace(self, timeline=self.timeline.paced(passes=passes, update=update))
+
     def fingerprint(self) -> str:
         """Return a hash of everything that plans depend on, without times and notes."""
         return _fingerprint(self)
@@ -382,5 +420,6 @@ def variables_by_name(model: ModelSpec) -> Mapping[str, Variable]:
 def _fingerprint(model: ModelSpec) -> str:
     from autosync.documents import to_plain
 
-    facts = (model.variables, model.optimizer, model.accumulation_steps, model.clip_norm, model.loss_scaling)
-    return jsonio.content_hash(to_plain(facts))
+    facts: list[object] = [model.variables, model.optimizer, model.accumulation_steps, model.clip_norm]
+    facts += [model.loss_scaling, *(["weighs"] if model.weighs else [])]
+    return jsonio.content_hash(to_plain(tuple(facts)))

@@ -132,7 +132,7 @@ def _model_differences(recorded: ModelSpec, given: ModelSpec) -> Iterator[Proble
     """Yield the differences between two models that change the fingerprint."""
     if recorded.fingerprint() == given.fingerprint():
         return
-    for field in ("optimizer", "accumulation_steps", "clip_norm", "loss_scaling"):
+    for field in ("optimizer", "accumulation_steps", "clip_norm", "loss_scaling", "weighs"):
         yield from _difference(f"the model's {field}", getattr(recorded, field), getattr(given, field))
     theirs = {variable.name: variable for variable in recorded.variables}
     ours = {variable.name: variable for variable in given.variables}

@@ -65,16 +65,21 @@ def profile(
         torch.manual_seed(seed)
         if times == "measured":
             place = _device(device)
-            spec = assemble(task, _measure(task, place, steps, seed, tell))
+            spec = _assembled(task, _measure(task, place, steps, seed, tell))
             if place.type == "cuda":
                 # The ranks of a tuning on this machine need the memory that torch keeps for later.
                 gc.collect()
                 torch.cuda.empty_cache()
             return spec
         try:
-            return assemble(task, _compute(task, _rate(rate), steps or NUM_FACTS, seed, tell))
+            return _assembled(task, _compute(task, _rate(rate), steps or NUM_FACTS, seed, tell))
         except TaskError as error:
             raise _with_advice(error) from error.__cause__
+
+
+def _assembled(task: Task, records: ProfileRecords) -> ModelSpec:
+    spec = assemble(task, records)
+    return spec if task.weight is None else replace(spec, weighs=True)
 
 
 def _with_advice(error: TaskError) -> TaskError:
