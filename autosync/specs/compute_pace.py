@@ -25,6 +25,7 @@ class Pace(NamedTuple):
 
 
 USUAL = Pace()
+_NUM_HALVINGS = 50
 
 
 def paces_of(model: ModelSpec, cluster: ClusterSpec, shares: Sequence[int] = ()) -> tuple[Pace, ...]:
@@ -37,7 +38,7 @@ def paces_of(model: ModelSpec, cluster: ClusterSpec, shares: Sequence[int] = ())
     return tuple(found)
 
 
-def share_factor(model: ModelSpec, num_examples: int) -> float:
+def share_factor(model: ModelSpec, num_examples: float) -> float:
     """Return how much longer the passes of so many examples take than those of the profiled batch."""
     sizes = model.timeline.sizes
     if not sizes:
@@ -46,12 +47,45 @@ def share_factor(model: ModelSpec, num_examples: int) -> float:
     return _interpolated(points, num_examples) / _interpolated(points, model.batch_size)
 
 
+def compute_seconds(model: ModelSpec, cluster: ClusterSpec, shares: Sequence[int] = ()) -> float:
+    """Return the compute time of an optimizer step on its slowest rank."""
+    return max(at_pace(model, pace).step_seconds for pace in set(paces_of(model, cluster, shares)))
+
+
+def least_passes(model: ModelSpec, cluster: ClusterSpec) -> float:
+    """Return the factor of the slowest rank's passes under the best shares, even if these are no whole numbers.
+
+    Without devices of different speeds it is that of even shares: uneven ones are not searched there.
+    """
+    if not cluster.is_uneven:
+        return max(pace.passes for pace in paces_of(model, cluster))
+    speeds = [cluster.nodes[rank.node].compute for rank in cluster.ranks[: cluster.num_workers]]
+    wanted = float(model.batch_size * cluster.num_workers)
+    low, high = 0.0, max(1.0 / speed for speed in speeds)
+    for _ in range(_NUM_HALVINGS):
+        middle = (low + high) / 2
+        could = sum(_examples_within(model, middle * speed, most=wanted) for speed in speeds)
+        low, high = (low, middle) if could >= wanted else (middle, high)
+    return low
+
+
+def _examples_within(model: ModelSpec, factor: float, *, most: float) -> float:
+    """Return how many examples the profiled device passes in `factor` times the time of the profiled batch."""
+    if not model.timeline.sizes:
+        return min(factor * model.batch_size, most)
+    low, high = 0.0, most
+    for _ in range(_NUM_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if share_factor(model, middle) <= factor else (low, middle)
+    return high
+
+
 def at_pace(model: ModelSpec, pace: Pace) -> ModelSpec:
     """Return the model with the compute times of a rank of this pace, and the same bytes."""
     return model if pace == USUAL else model.paced(passes=pace.passes, update=pace.update)
 
 
-def _interpolated(points: Sequence[tuple[int, float]], at: int) -> float:
+def _interpolated(points: Sequence[tuple[int, float]], at: float) -> float:
     """Return the time at a size, on the line through its two neighbours; outside, through the two nearest points."""
     place = next((index for index, (size, _) in enumerate(points) if size >= at), len(points) - 1)
     (left, low), (right, high) = points[max(place, 1) - 1], points[max(place, 1)]
