@@ -19,10 +19,10 @@ The least bytes of a variable for a group of ranks are therefore `min(dense, ran
 The terms are:
 
 - **compute**: a device runs forward and backward of one step after those of the step before. The update does not
-  count: it may run elsewhere, or beside the next forward pass. Where devices compute at different speeds, strategies may
-  divide the batch (`strategy.shares`). Then the best division counts, whole examples or not, and the two terms that
-  rest on a rank's own compute (`use_to_use`, `window`) are left out, because a rank may compute very little. For the
-  same reason a rank's touched rows count as those of a single example.
+  count: it may run elsewhere, or beside the next forward pass. Where devices compute at different speeds, strategies
+  may divide the batch (`strategy.shares`). Then the best division counts, whole examples or not, and the two terms
+  that rest on a rank's own compute (`use_to_use`, `window`) are left out, because a rank may compute very little. For
+  the same reason a rank's touched rows count as those of a single example.
 - **node_out**, **node_in**: the new parameters of all other nodes depend on a node's gradients, so the least bytes of
   its ranks must leave it. Its own new parameters depend on the other nodes' gradients, so the least bytes of their
   ranks must enter it. A server among the workers sends new parameters instead, which are no smaller. A node that holds

@@ -59,7 +59,8 @@ def shared(name: str, bundle: str, shares: Sequence[int]) -> str:
         values = {key: value.detach().clone() for key, value in model.state_dict().items()}
     finally:
         release(model)
-    return difference(values, _alone(task))
+    # The true gradient of the key's bias is zero, and Adam makes much of what is left of it by rounding.
+    return difference(values, _alone(task), usual_tolerance=1e-10)
 
 
 def refused(name: str, bundle: str, shares: Sequence[int]) -> dict[str, str]:
