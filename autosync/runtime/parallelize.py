@@ -15,15 +15,14 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from autosync.errors import InputError, OperationError
+from autosync.errors import OperationError
 from autosync.runtime.local.joint_optimizer import joined
 from autosync.runtime.session.hooks import Hook
 from autosync.runtime.session.settings import Settings
 from autosync.runtime.session.start import start
 from autosync.runtime.session.synchronisation import Synchronisation
-from autosync.strategy.bundle import Bundle, load_bundle
+from autosync.strategy.bundle import Bundle, bundle_at_hand, load_bundle
 
-_BUNDLE_VARIABLE = "AUTOSYNC_BUNDLE"
 # The attribute by which torch's `Join` recognises a module.
 _JOIN = "join_hook"
 _PATIENCE_AT_EXIT_SECONDS = 20.0
@@ -73,7 +72,7 @@ def parallelize(
     if group is None:
         raise OperationError("there is no process group: call torch.distributed.init_process_group first")
     if not isinstance(bundle, Bundle):
-        bundle = load_bundle(bundle or _bundle_at_hand())
+        bundle = load_bundle(bundle or bundle_at_hand())
     settings = Settings(
         timeout_seconds=timeout_seconds,
         init_sync=init_sync,
@@ -182,17 +181,6 @@ def _in_forked_process() -> None:
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_in_forked_process)
-
-
-def _bundle_at_hand() -> str:
-    path = os.environ.get(_BUNDLE_VARIABLE)
-    if not path:
-        raise InputError(
-            f"no bundle was given, and {_BUNDLE_VARIABLE} is not set",
-            rule="parallelize(model, optimizer, bundle), or the bundle's file in the environment",
-            hint="autosync launch BUNDLE -- SCRIPT sets it",
-        )
-    return path
 
 
 def bare_of(model: torch.nn.Module) -> torch.nn.Module:
