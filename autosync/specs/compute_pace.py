@@ -11,6 +11,7 @@ depend on the number of examples.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from autosync.specs.cluster import ClusterSpec
@@ -82,7 +83,9 @@ def _examples_within(model: ModelSpec, factor: float, *, most: float) -> float:
 
 def at_pace(model: ModelSpec, pace: Pace) -> ModelSpec:
     """Return the model with the compute times of a rank of this pace, and the same bytes."""
-    return model if pace == USUAL else model.paced(passes=pace.passes, update=pace.update)
+    if pace == USUAL:
+        return model
+    return replace(model, timeline=model.timeline.paced(passes=pace.passes, update=pace.update))
 
 
 def _interpolated(points: Sequence[tuple[int, float]], at: float) -> float:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from autosync import jsonio
 from autosync.documents import STRICT
 from autosync.frames import sentence_and_table
+from autosync.specs.batch_times import BatchTime, check_batch_times
 from autosync.units import format_size, format_time
 
 if TYPE_CHECKING:
@@ -179,20 +180,6 @@ class Profiled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchTime:
-    """The time of the forward and backward passes of one microstep with a batch of `num_examples`."""
-
-    __pydantic_config__ = STRICT
-
-    num_examples: int
-    seconds: float
-
-    def __post_init__(self) -> None:
-        if self.num_examples < 1 or not (math.isfinite(self.seconds) and self.seconds > 0):
-            raise ValueError(f"{self.num_examples} examples in {self.seconds} s (1 or more, in more than 0 seconds)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """The compute of one step on one device, in order, without communication. `source` is the origin of the times.
 
@@ -213,11 +200,7 @@ class Timeline:
     sizes: tuple[BatchTime, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.sizes and len(self.sizes) < 3:
-            raise ValueError(f"times of {len(self.sizes)} batch sizes tell little (three or more, or none)")
-        counts = [one.num_examples for one in self.sizes]
-        if counts != sorted(set(counts)):
-            raise ValueError(f"the batch sizes {counts} do not rise (from small to large, each once)")
+        check_batch_times(self.sizes)
 
     @property
     def seconds(self) -> float:
@@ -276,10 +259,7 @@ class OptimizerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A model with everything that synchronisation depends on.
-
-    `weighs`: the task weighs its batches (see `Task.weight`), so ranks' gradients are averaged by these weights.
-    """
+    """A model with everything that synchronisation depends on. `weighs`: its task weighs batches (see `Task.weight`)."""
 
     __pydantic_config__ = STRICT
 
@@ -363,10 +343,6 @@ class ModelSpec:
         """Return the model with compute times that are `factor` times as long and the same bytes."""
         return replace(self, name=f"{self.name}@x{factor:g}", timeline=self.timeline.dilated(factor))
 
-    def paced(self, *, passes: float, update: float) -> ModelSpec:
-        """Return the model with slower or faster passes and update, as on another device, and the same bytes."""
-        return replace(self, timeline=self.timeline.paced(passes=passes, update=update))
-
     def fingerprint(self) -> str:
         """Return a hash of everything that plans depend on, without times and notes."""
         return _fingerprint(self)
@@ -420,6 +396,5 @@ def variables_by_name(model: ModelSpec) -> Mapping[str, Variable]:
 def _fingerprint(model: ModelSpec) -> str:
     from autosync.documents import to_plain
 
-    facts: list[object] = [model.variables, model.optimizer, model.accumulation_steps, model.clip_norm]
-    facts += [model.loss_scaling, *(["weighs"] if model.weighs else [])]
-    return jsonio.content_hash(to_plain(tuple(facts)))
+    facts = (model.variables, model.optimizer, model.accumulation_steps, model.clip_norm, model.loss_scaling)
+    return jsonio.content_hash(to_plain((*facts, "weighs") if model.weighs else facts))
