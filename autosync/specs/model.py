@@ -259,7 +259,7 @@ class OptimizerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A model with everything that synchronisation depends on. `weighs`: its task weighs batches (see `Task.weight`)."""
+    """A model with all that synchronisation depends on. `weighs`: its task weighs batches (see `Task.weight`)."""
 
     __pydantic_config__ = STRICT
 

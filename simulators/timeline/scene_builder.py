@@ -70,7 +70,8 @@ class SceneBuilder:
         If all ranks do the same it has only one of them, except with `every_rank`.
         """
         operations, costs = tables.operations, self._costs
-        stock = not shares and is_stock(tables, overlap, self._model)
+        is_weighed = bool(shares) or self._model.weighs
+        stock = not is_weighed and is_stock(tables, overlap, self._model)
         rates = np.array([costs.local_rate(cost) for cost in tables.costs] or [1.0])
         is_update = operations.kind == _UPDATE
         elements = operations.num_elements.astype(np.float64)
