@@ -21,7 +21,7 @@ Examples:
   autosync profile model.py -o model.yaml
   autosync profile model.py:small_task --device cuda --steps 20 -o small.yaml
   autosync profile model.py --times computed --rate T4 -o model.yaml
-  autosync profile model.py --batch-sizes 8,16,32,64 -o model.yaml"""
+  autosync profile model.py --batch-sizes 8,16,32,64 --cuts -o model.yaml"""
 )
 @click.argument("target", metavar="MODEL.py[:NAME]")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the model spec here (.yaml or .json).")
@@ -43,6 +43,7 @@ Examples:
     metavar="N,N,N...",
     help="Also time passes with these numbers of examples (three or more), for uneven shares of the batch.",
 )
+@click.option("--cuts", is_flag=True, help="Also find where the model can be cut into stages.")
 @click.option("--rate", metavar="NAME", help="The device that computed times are for.  [default: NVIDIA T4]")
 @force_option
 @json_option
@@ -55,6 +56,7 @@ def profile(
     times: Literal["measured", "computed"],
     rate: str | None,
     batch_sizes: str | None,
+    cuts: bool,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -82,6 +84,7 @@ def profile(
         times=times,
         rate=device_for_times,
         batch_sizes=() if batch_sizes is None else _numbers(batch_sizes),
+        cuts=cuts,
         progress=note,
     )
     if output is not None:
@@ -114,12 +117,33 @@ def describe(model: ModelSpec) -> str:
     if model.timeline.sizes:
         told = [f"{one.num_examples} in {units.format_time(one.seconds)}" for one in model.timeline.sizes]
         lines.append(f"forward and backward by examples: {', '.join(told)}")
-    lines += [*_trust_lines(model), ""]
+    lines += [*_trust_lines(model), *_cut_lines(model), ""]
     lines.append(f"optimizer: {_optimizer_words(model)}")
     if model.timeline.note:
         lines.append(f"times: {model.timeline.note}")
     lines += [f"note: {text}" for text in model.notes]
     return "\n".join(lines)
+
+
+def _cut_lines(model: ModelSpec) -> list[str]:
+    """Return lines about stages: what an even division into four would carry, or why there is none."""
+    from autosync.specs.cuts import even_stages
+
+    timeline = model.timeline
+    if timeline.uncut:
+        return [f"the model cannot be cut into stages: {timeline.uncut}"]
+    if not timeline.cuts:
+        return []
+    lines = [f"cuts: {len(timeline.cuts)} places"]
+    stages = even_stages(timeline, min(4, len(timeline.cuts) + 1))
+    if stages is not None and stages.cuts:
+        places = ", ".join(timeline.forward[cut.before].module for cut in stages.cuts)
+        sizes = ", ".join(units.format_size(cut.num_bytes + cut.constant_bytes) for cut in stages.cuts)
+        lines.append(
+            f"{len(stages.seconds)} stages: cut before {places}; {sizes} cross; the slowest takes {stages.excess:.0%} "
+            "longer than an even one"
+        )
+    return lines
 
 
 def _trust_lines(model: ModelSpec) -> list[str]:

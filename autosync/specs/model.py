@@ -19,6 +19,8 @@ from autosync import jsonio
 from autosync.documents import STRICT
 from autosync.frames import sentence_and_table
 from autosync.specs.batch_times import BatchTime, check_batch_times
+from autosync.specs.cuts import Cut, check_cuts
+from autosync.specs.untrained import Untrained
 from autosync.units import format_size, format_time
 
 if TYPE_CHECKING:
@@ -106,22 +108,6 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Untrained:
-    """A parameter that is not synchronised.
-
-    The reason is `frozen` if it needs no gradient, `unused` if it got none in the profiled steps, and `empty` if it has
-    no elements.
-    """
-
-    __pydantic_config__ = STRICT
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str = "float32"
-    reason: Literal["frozen", "unused", "empty"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
     """A stretch of compute in one module: forward, backward or optimizer.
 
@@ -185,7 +171,9 @@ class Timeline:
 
     With gradient accumulation, `forward` and `backward` are the passes of one microstep; see `ModelSpec.step_seconds`.
     `profiled` is None if times were computed, or measured by a version that did not record their quality. `sizes` has
-    the times of the passes with batches of three sizes or more, from small to large, or nothing.
+    the times of the passes with batches of three sizes or more, from small to large, or nothing. `cuts` are the places
+    where the forward pass can be cut into stages, and `uncut` is the reason why there is none. Both are empty if no
+    profile has looked for them.
     """
 
     __pydantic_config__ = STRICT
@@ -198,9 +186,12 @@ class Timeline:
     backward: tuple[Segment, ...]
     optimizer: tuple[Segment, ...] = ()
     sizes: tuple[BatchTime, ...] = ()
+    cuts: tuple[Cut, ...] = ()
+    uncut: str = ""
 
     def __post_init__(self) -> None:
         check_batch_times(self.sizes)
+        check_cuts(self.cuts, self.uncut, len(self.forward))
 
     @property
     def seconds(self) -> float:

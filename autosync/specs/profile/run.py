@@ -27,6 +27,7 @@ from autosync.specs.profile.batch_sizes import check_sizes, time_sizes
 from autosync.specs.profile.clock import clock_of
 from autosync.specs.profile.computed_clock import META, ComputedClock
 from autosync.specs.profile.device_rates import DEFAULT_RATE, DeviceRate, device_rate
+from autosync.specs.profile.find_cuts import FoundCuts, find_cuts
 from autosync.specs.profile.graph import ParameterUses, distinct_rows
 from autosync.specs.profile.machine_load import UNKNOWN, LoadWatch, MachineLoad
 from autosync.specs.profile.optimizer import optimizer_notes, optimizer_spec, probe_optimizer
@@ -53,6 +54,7 @@ def profile(
     rate: DeviceRate | str = DEFAULT_RATE,
     seed: int = 0,
     batch_sizes: Sequence[int] = (),
+    cuts: bool = False,
     progress: Progress | None = None,
 ) -> ModelSpec:
     """Profile a task and return its model spec. `rate` is the device of computed times.
@@ -60,13 +62,12 @@ def profile(
     Exactly `steps` steps are measured after warm-up; without `steps`, as many as are needed until the time of a step is
     steady, within limits. The spec says how steady it is and whether the machine was busy (`Timeline.profiled`).
     `batch_sizes` are other numbers of examples whose passes are timed too, for shares of the batch (`Timeline.sizes`).
+    With `cuts`, the spec says where the model can be cut into stages (`Timeline.cuts`).
     """
     if batch_sizes:
         check_sizes(task, batch_sizes)
-        if times == "computed":
-            raise InputError(
-                "batch sizes with computed times", rule="the times of batch sizes are measured on a device"
-            )
+    if times == "computed" and (batch_sizes or cuts):
+        raise InputError("batch sizes or cuts with computed times", rule="both come from passes on a device")
     if steps is not None and steps < 1:
         raise InputError(f"{steps} steps measure nothing", rule="steps is 1 or more")
     tell = progress or (lambda _: None)
@@ -80,6 +81,10 @@ def profile(
             if batch_sizes:
                 tell(f"batches of {', '.join(map(str, sorted(set(batch_sizes))))} examples")
                 spec = replace(spec, timeline=replace(spec.timeline, sizes=training.times_of_sizes(batch_sizes)))
+            if cuts:
+                tell("cuts")
+                found = training.cuts()
+                spec = replace(spec, timeline=replace(spec.timeline, cuts=found.cuts, uncut=found.uncut))
             del training
             if place.type == "cuda":
                 # The ranks of a tuning on this machine need the memory that torch keeps for later.
@@ -187,6 +192,13 @@ class _Training:
         """Time the passes with batches of several sizes."""
         return time_sizes(
             self._task, self._model, sizes, generator=self._generator, device=self._device, clock=self._clock
+        )
+
+    def cuts(self) -> FoundCuts:
+        """Find where the model can be cut."""
+        batch = self._batch()
+        return find_cuts(
+            self.structure, self._model, lambda: task_run.compute_loss(self._task, self._model, batch), batch
         )
 
     def _step_between(self, mark: Callable[[], None], batches: Sequence[Any]) -> None:
