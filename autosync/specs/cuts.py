@@ -18,7 +18,7 @@ from autosync.documents import STRICT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class StageCut:
     """A cut before the forward segment number `before` (the first segment has number 0).
 
     With the profiled batch, `num_bytes` of activations cross it, and `constant_bytes` of tensors without a gradient.
@@ -52,10 +52,10 @@ class _Timeline(Protocol):
     @property
     def backward(self) -> Sequence[_Segment]: ...
     @property
-    def cuts(self) -> Sequence[Cut]: ...
+    def cuts(self) -> Sequence[StageCut]: ...
 
 
-def check_cuts(cuts: Sequence[Cut], uncut: str, num_segments: int) -> None:
+def check_cuts(cuts: Sequence[StageCut], uncut: str, num_segments: int) -> None:
     """Raise ValueError unless cuts lie within the forward pass, in its order, and have no reason against them."""
     places = [cut.before for cut in cuts]
     if places != sorted(set(places)) or (places and places[-1] >= num_segments):
@@ -67,7 +67,7 @@ def check_cuts(cuts: Sequence[Cut], uncut: str, num_segments: int) -> None:
 class Stages(NamedTuple):
     """A division into stages: its cuts, and the seconds of forward and backward compute of each stage."""
 
-    cuts: tuple[Cut, ...]
+    cuts: tuple[StageCut, ...]
     seconds: tuple[float, ...]
 
     @property

@@ -19,7 +19,7 @@ from autosync import jsonio
 from autosync.documents import STRICT
 from autosync.frames import sentence_and_table
 from autosync.specs.batch_times import BatchTime, check_batch_times
-from autosync.specs.cuts import Cut, check_cuts
+from autosync.specs.cuts import StageCut, check_cuts
 from autosync.specs.untrained import Untrained
 from autosync.units import format_size, format_time
 
@@ -186,7 +186,7 @@ class Timeline:
     backward: tuple[Segment, ...]
     optimizer: tuple[Segment, ...] = ()
     sizes: tuple[BatchTime, ...] = ()
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[StageCut, ...] = ()
     uncut: str = ""
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autosync.specs.cuts import Cut, check_cuts, even_stages, segment_seconds
+from autosync.specs.cuts import StageCut, check_cuts, even_stages, segment_seconds
 from autosync.specs.model import Segment
 
 
@@ -15,12 +15,12 @@ from autosync.specs.model import Segment
 class _Line:
     forward: tuple[Segment, ...]
     backward: tuple[Segment, ...]
-    cuts: tuple[Cut, ...]
+    cuts: tuple[StageCut, ...]
 
 
 def _line(forward: list[int], sizes: list[int]) -> _Line:
     segments = tuple(Segment(module=f"m{i}", seconds=seconds) for i, seconds in enumerate(forward))
-    cuts = tuple(Cut(before=i + 1, num_bytes=size) for i, size in enumerate(sizes[: len(forward) - 1]))
+    cuts = tuple(StageCut(before=i + 1, num_bytes=size) for i, size in enumerate(sizes[: len(forward) - 1]))
     return _Line(forward=segments, backward=(), cuts=cuts)
 
 
@@ -56,6 +56,6 @@ def test_the_backward_pass_counts_with_its_module() -> None:
 
 def test_cuts_outside_the_pass_are_refused() -> None:
     with pytest.raises(ValueError, match="within the pass"):
-        check_cuts((Cut(before=3, num_bytes=1),), "", 3)
+        check_cuts((StageCut(before=3, num_bytes=1),), "", 3)
     with pytest.raises(ValueError, match="one of them"):
-        check_cuts((Cut(before=1, num_bytes=1),), "reads a value", 3)
+        check_cuts((StageCut(before=1, num_bytes=1),), "reads a value", 3)

@@ -21,7 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from autosync.specs.cuts import Cut
+from autosync.specs.cuts import StageCut
 from autosync.specs.profile.recorder import ModelStructure
 
 _READS_VALUE = "aten::_local_scalar_dense"
@@ -30,7 +30,7 @@ _READS_VALUE = "aten::_local_scalar_dense"
 class FoundCuts(NamedTuple):
     """The cuts of a model, or the reason why it has none."""
 
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[StageCut, ...] = ()
     uncut: str = ""
 
 
@@ -145,13 +145,13 @@ class _Watch(TorchDispatchMode):
             return FoundCuts(uncut=f"the code in or after {self._reader} reads the value of a tensor, as by .item()")
         return FoundCuts(cuts=tuple(map(self._cut, range(1, len(self._calls)))))
 
-    def _cut(self, before: int) -> Cut:
+    def _cut(self, before: int) -> StageCut:
         crossing = [(made.bytes_after(before), made.has_gradient) for made in self._all]
         kept: dict[int, int] = {}
         for segment, tensors in self._kept.items():
             if segment < before:
                 kept |= tensors
-        return Cut(
+        return StageCut(
             before=before,
             num_bytes=sum(num_bytes for num_bytes, has_gradient in crossing if has_gradient),
             constant_bytes=sum(num_bytes for num_bytes, has_gradient in crossing if not has_gradient),
