@@ -1,5 +1,6 @@
 """Cuts are found by what crosses them: skip connections, masks, tied weights; and models that cannot be cut say why."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -109,6 +110,7 @@ def test_weights_on_both_sides_are_named() -> None:
     assert [cut.tied for cut in found.cuts] == [("words.weight",), ("words.weight",)]
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 def test_models_that_cannot_be_cut_say_why() -> None:
     assert "reads the value of a tensor" in _cuts_of(_Reads()).uncut
     assert "1 modules with parameters" in _cuts_of(_linear()).uncut
