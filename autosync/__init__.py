@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from autosync.inputs.loader import loader
+    from autosync.inputs.share_sampler import share_sampler
     from autosync.loops.declarations import Table, loop
     from autosync.runtime.checkpoints.calls import consolidate, load, save
-    from autosync.runtime.parallelize import describe, drain, no_sync, parallelize, release
+    from autosync.runtime.parallelize import describe, drain, no_sync, parallelize, release, weigh
     from autosync.search.tune import tune
     from autosync.specs.task import Task
 
@@ -30,7 +31,9 @@ __all__ = [
     "parallelize",
     "release",
     "save",
+    "share_sampler",
     "tune",
+    "weigh",
 ]
 
 _LAZY = {
@@ -46,7 +49,9 @@ _LAZY = {
     "parallelize": "autosync.runtime.parallelize",
     "release": "autosync.runtime.parallelize",
     "save": "autosync.runtime.checkpoints.calls",
+    "share_sampler": "autosync.inputs.share_sampler",
     "tune": "autosync.search.tune",
+    "weigh": "autosync.runtime.parallelize",
 }
 
 

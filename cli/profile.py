@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 Examples:
   autosync profile model.py -o model.yaml
   autosync profile model.py:small_task --device cuda --steps 20 -o small.yaml
-  autosync profile model.py --times computed --rate T4 -o model.yaml"""
+  autosync profile model.py --times computed --rate T4 -o model.yaml
+  autosync profile model.py --batch-sizes 8,16,32,64 --cuts -o model.yaml"""
 )
 @click.argument("target", metavar="MODEL.py[:NAME]")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the model spec here (.yaml or .json).")
@@ -37,6 +38,12 @@ Examples:
     show_default=True,
     help="Measure on the device, or compute from operation counts without one.",
 )
+@click.option(
+    "--batch-sizes",
+    metavar="N,N,N...",
+    help="Also time passes with these numbers of examples (three or more), for uneven shares of the batch.",
+)
+@click.option("--cuts", is_flag=True, help="Also find where the model can be cut into stages.")
 @click.option("--rate", metavar="NAME", help="The device that computed times are for.  [default: NVIDIA T4]")
 @force_option
 @json_option
@@ -48,6 +55,8 @@ def profile(
     steps: int | None,
     times: Literal["measured", "computed"],
     rate: str | None,
+    batch_sizes: str | None,
+    cuts: bool,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -68,7 +77,16 @@ def profile(
     # This import loads torch, so it waits until everything else has been checked.
     from autosync.specs.profile.run import profile as run_profile
 
-    model = run_profile(task, device=device, steps=steps, times=times, rate=device_for_times, progress=note)
+    model = run_profile(
+        task,
+        device=device,
+        steps=steps,
+        times=times,
+        rate=device_for_times,
+        batch_sizes=() if batch_sizes is None else _numbers(batch_sizes),
+        cuts=cuts,
+        progress=note,
+    )
     if output is not None:
         save_model(model, output)
         note(f"wrote {output}")
@@ -76,6 +94,15 @@ def profile(
         print_json(dump_model(model))
     else:
         print_text(describe(model))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(one) for one in text.split(","))
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is no list of numbers (write 8,16,32)", param_hint="--batch-sizes"
+        ) from None
 
 
 def describe(model: ModelSpec) -> str:
@@ -87,12 +114,36 @@ def describe(model: ModelSpec) -> str:
     lines = [head, "", *_table([("kind", "variables", "bytes", ""), *_kind_rows(model)]), ""]
     lines.append(f"{model.timeline.source} times of one step on {model.timeline.device}")
     lines += _table([("", "time", "slowest module"), *_time_rows(model)])
-    lines += [*_trust_lines(model), ""]
+    if model.timeline.sizes:
+        told = [f"{one.num_examples} in {units.format_time(one.seconds)}" for one in model.timeline.sizes]
+        lines.append(f"forward and backward by examples: {', '.join(told)}")
+    lines += [*_trust_lines(model), *_cut_lines(model), ""]
     lines.append(f"optimizer: {_optimizer_words(model)}")
     if model.timeline.note:
         lines.append(f"times: {model.timeline.note}")
     lines += [f"note: {text}" for text in model.notes]
     return "\n".join(lines)
+
+
+def _cut_lines(model: ModelSpec) -> list[str]:
+    """Return lines about stages: what an even division into four would carry, or why there is none."""
+    from autosync.specs.cuts import even_stages
+
+    timeline = model.timeline
+    if timeline.uncut:
+        return [f"the model cannot be cut into stages: {timeline.uncut}"]
+    if not timeline.cuts:
+        return []
+    lines = [f"cuts: {len(timeline.cuts)} places"]
+    stages = even_stages(timeline, min(4, len(timeline.cuts) + 1))
+    if stages is not None and stages.cuts:
+        places = ", ".join(timeline.forward[cut.before].module for cut in stages.cuts)
+        sizes = ", ".join(units.format_size(cut.num_bytes + cut.constant_bytes) for cut in stages.cuts)
+        lines.append(
+            f"{len(stages.seconds)} stages: cut before {places}; {sizes} cross; the slowest takes {stages.excess:.0%} "
+            "longer than an even one"
+        )
+    return lines
 
 
 def _trust_lines(model: ModelSpec) -> list[str]:

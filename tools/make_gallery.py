@@ -64,6 +64,7 @@ CASES: Mapping[str, Case] = {
     "p3": Case(options={"num_lanes": 4}),
     "bytescheduler": Case(options={"slice_bytes": "256 kB"}),
     "parallax": Case(model="recommender"),
+    "uneven_batches": Case(cluster="4-hosts-uneven"),
     "diloco": Case(options={"every": 4}),
     "all_reduce_chunks": Case(options={"chunk_size": 4}),
     "partitioned_all_reduce": Case(options={"chunk_size": 3}),

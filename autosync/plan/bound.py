@@ -19,7 +19,10 @@ The least bytes of a variable for a group of ranks are therefore `min(dense, ran
 The terms are:
 
 - **compute**: a device runs forward and backward of one step after those of the step before. The update does not
-  count: it may run elsewhere, or beside the next forward pass.
+  count: it may run elsewhere, or beside the next forward pass. Where devices compute at different speeds, strategies
+  may divide the batch (`strategy.shares`). Then the best division counts, whole examples or not, and the two terms
+  that rest on a rank's own compute (`use_to_use`, `window`) are left out, because a rank may compute very little. For
+  the same reason a rank's touched rows count as those of a single example.
 - **node_out**, **node_in**: the new parameters of all other nodes depend on a node's gradients, so the least bytes of
   its ranks must leave it. Its own new parameters depend on the other nodes' gradients, so the least bytes of their
   ranks must enter it. A server among the workers sends new parameters instead, which are no smaller. A node that holds
@@ -52,13 +55,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from autosync.plan.rows import union_rows
 from autosync.specs.cluster import ClusterSpec, Node, Rack
+from autosync.specs.compute_pace import least_passes
 from autosync.specs.model import ITEM_BYTES, ModelSpec, Variable
 from autosync.strategy.parts import INDEX_BYTES
 from autosync.units import format_size, format_time
@@ -141,17 +145,20 @@ def bound(model: ModelSpec, cluster: ClusterSpec, *, rates: Rates | None = None,
     `even_rows` says that each rank, independently, touches every row of an embedding with equal probability.
     """
     known = rates or Rates()
-    terms = [Term(kind="compute", subject="", num_bytes=0.0, seconds=_compute_seconds(model))]
+    compute = _compute_seconds(model) * least_passes(model, cluster)
+    terms = [Term(kind="compute", subject="", num_bytes=0.0, seconds=compute)]
     nodes = [_rates_of_node(cluster, index, known) for index in range(len(cluster.nodes))]
     workers = [index for index, node in enumerate(cluster.nodes) if node.role == "worker"]
     if len(workers) > 1:
+        if cluster.is_uneven:
+            model, even_rows = _of_one_example(model), False
         sizes = [_Sizes.of(v, model, num_ranks=cluster.num_workers, even_rows=even_rows) for v in model.variables]
         terms += _node_terms(cluster, nodes, workers, sizes)
         devices = [cluster.nodes[index].devices if index in workers else 0 for index in range(len(nodes))]
         terms.append(_total_term("total", nodes, devices, sizes))
         terms += _rack_terms(cluster, known, sizes)
         terms += _rack_total_term(cluster, nodes, known, sizes)
-        spans = _spans(model, sizes)
+        spans = [] if cluster.is_uneven else _spans(model, sizes)
         seconds_per_byte = _seconds_per_byte([_way(cluster, index, known) for index in workers])
         terms += _use_to_use_terms(spans, seconds_per_byte)
         terms += _window_terms(spans, seconds_per_byte)
@@ -204,6 +211,15 @@ class _Sizes:
             # A row takes (k-1) + (n-1) messages; the k of all rows add up to the rows that each node touches.
             return sum(map(self.least, devices)) + (others - 1) * self.least(num_ranks)
         return others * min(2 * self.dense, num_ranks * self.factors)
+
+
+def _of_one_example(model: ModelSpec) -> ModelSpec:
+    """Return the model with the rows that a single example touches on average."""
+    variables = [
+        one if one.touched_rows is None else replace(one, touched_rows=one.touched_rows / model.batch_size)
+        for one in model.variables
+    ]
+    return replace(model, variables=tuple(variables))
 
 
 def _rows_are_legal(model: ModelSpec) -> bool:

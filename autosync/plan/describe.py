@@ -13,6 +13,7 @@ from autosync.plan.identity import is_rooted
 from autosync.plan.traffic import amortised_traffic
 from autosync.plan.types import Edge, Gate, Groups, Local, Operation, Plan, Transfer
 from autosync.specs.cluster import ClusterSpec
+from autosync.strategy.shares import in_words
 from autosync.strategy.wording import abbreviated, count, format_table, runs
 from autosync.units import format_size
 
@@ -183,7 +184,8 @@ def _summary(plan: Plan, stages: _Stages) -> str:
         f"{count(transfers, 'transfer')} among them",
         count(plan.num_lanes, "lane"),
     ]
-    return f"plan: {', '.join(facts)}"
+    divided = f"; the workers compute {in_words(plan.shares)}" if plan.shares else ""
+    return f"plan: {', '.join(facts)}{divided}"
 
 
 def _listing(plan: Plan, stages: _Stages, limit: int | None) -> str:

@@ -36,7 +36,8 @@ _ROOT, _MEMBER, _ABSENT = range(3)
 
 def plan_id(plan: Plan, cluster: ClusterSpec) -> str:
     """Return the hash of a plan that was lowered for this cluster; swapping equal nodes does not change it."""
-    table = _GroupTable(_names(plan, cluster))
+    names = _names(plan, cluster)
+    table = _GroupTable(names)
     return jsonio.content_hash(
         [
             plan.model,
@@ -53,8 +54,16 @@ def plan_id(plan: Plan, cluster: ClusterSpec) -> str:
             table.groups,
             [(gate.kind, gate.variable) for gate in plan.gates],
             _edge_columns([gate.after for gate in plan.gates]),
+            *_division(plan, names),
         ]
     )
+
+
+def _division(plan: Plan, names: Sequence[int]) -> list[Any]:
+    """Return the shares of the renamed ranks, and whether batches are weighed; nothing for an even plan."""
+    if not plan.shares and not plan.weighs:
+        return []
+    return [[share for _, share in sorted(zip(names, plan.shares, strict=False))], plan.weighs]
 
 
 def is_rooted(operation: Operation) -> bool:
@@ -67,6 +76,8 @@ def _names(plan: Plan, cluster: ClusterSpec) -> list[int]:
     if _has_written_trees(plan, cluster):
         return [rank.index for rank in plan.ranks]
     cells = [list(positions) for positions in symmetry_classes(cluster)]
+    if plan.shares:
+        cells = _by_share(cells, plan)
     is_told_apart = all(len(cell) == 1 for cell in cells)
     for groups, rooted in () if is_told_apart else _distinct_groups(plan):
         cells = _refined(cells, plan, groups, rooted=rooted)
@@ -75,6 +86,20 @@ def _names(plan: Plan, cluster: ClusterSpec) -> list[int]:
     renamed = {node: next(free[class_of[node]]) for cell in cells for node in cell}
     index_of = {(rank.node, rank.local): rank.index for rank in plan.ranks}
     return [index_of[renamed[rank.node], rank.local] for rank in plan.ranks]
+
+
+def _by_share(cells: _Cells, plan: Plan) -> _Cells:
+    """Split the cells whose nodes compute different shares of the batch."""
+    shares: dict[int, list[int]] = {}
+    for rank, share in zip(plan.ranks, plan.shares, strict=False):
+        shares.setdefault(rank.node, []).append(share)
+    refined: _Cells = []
+    for cell in cells:
+        by_share: dict[tuple[int, ...], list[int]] = {}
+        for node in cell:
+            by_share.setdefault(tuple(shares.get(node, ())), []).append(node)
+        refined.extend(by_share[share] for share in sorted(by_share))
+    return refined
 
 
 def _has_written_trees(plan: Plan, cluster: ClusterSpec) -> bool:

@@ -72,6 +72,8 @@ def _lower(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Plan:
         regions=tuple(builder.regions),
         operations=tuple(builder.operations),
         gates=_gates(builder, finished, settled),
+        shares=strategy.shares,
+        weighs=model.weighs,
     )
 
 

@@ -37,6 +37,7 @@ from autosync.strategy.codecs import Codec
 from autosync.strategy.parts import Part
 from autosync.strategy.representation import Overlap
 from autosync.strategy.shapes.trees import TreeShape
+from autosync.strategy.shares import weights_of
 from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
@@ -188,6 +189,11 @@ class Plan:
 
     `messages` has the names of the parts in each message of the canonical strategy, for people and traces. `num_lanes`
     counts the lanes of that strategy, including lanes without transfers. Neither is part of a plan's identity.
+
+    `shares` has the examples of the batch that each worker computes, and is empty if all compute equally many. With
+    shares, a worker's gradient enters the plan scaled by its weight (see `strategy.shares`): every `grad`, `rows` or
+    `factors` region holds the weighed gradient from the start. `weighs`: batches are weighed at run time, by
+    the task's own `weight(batch)`.
     """
 
     model: str
@@ -203,6 +209,13 @@ class Plan:
     regions: tuple[Region, ...]
     operations: tuple[Operation, ...]
     gates: tuple[Gate, ...]
+    shares: tuple[int, ...] = ()
+    weighs: bool = False
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """The weight by which each worker's gradient is scaled before it enters the plan, without run-time weights."""
+        return weights_of(self.shares) if self.shares else (1.0,) * self.num_workers
 
     @property
     def queues(self) -> tuple[int, ...]:

@@ -15,15 +15,14 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from autosync.errors import InputError, OperationError
+from autosync.errors import OperationError
 from autosync.runtime.local.joint_optimizer import joined
 from autosync.runtime.session.hooks import Hook
 from autosync.runtime.session.settings import Settings
 from autosync.runtime.session.start import start
 from autosync.runtime.session.synchronisation import Synchronisation
-from autosync.strategy.bundle import Bundle, load_bundle
+from autosync.strategy.bundle import Bundle, bundle_at_hand, load_bundle
 
-_BUNDLE_VARIABLE = "AUTOSYNC_BUNDLE"
 # The attribute by which torch's `Join` recognises a module.
 _JOIN = "join_hook"
 _PATIENCE_AT_EXIT_SECONDS = 20.0
@@ -43,6 +42,7 @@ def parallelize(
     broadcast_buffers: bool = True,
     hand_off: bool = True,
     checks: bool = False,
+    batch_size: int | None = None,
     trace: Path | str | None = None,
 ) -> tuple[torch.nn.Module, GivenT]:
     """Train a model with a bundle's strategy. Call it after `init_process_group`, on all ranks.
@@ -60,9 +60,10 @@ def parallelize(
     every message tells which transfer it belongs to. This finds ranks whose transfers are misordered, which gloo would
     silently mix up; it costs one more message each time. In training, every forward pass begins with the buffers of
     rank 0, as under DDP. This takes a broadcast of all of them, for which the pass waits; `broadcast_buffers=False`
-    saves it. With `trace`, every rank writes a timeline to its own file, the path with the rank's number in its name,
-    which Perfetto opens; it does not show what torch's reducer does. Nodes that only serve write their files under the
-    same path as the first rank.
+    saves it. `batch_size` promises that every batch of this rank has so many examples: a bundle with shares needs this,
+    or a call of `weigh` in every step. With `trace`, every rank writes a timeline to its own file, the path with the
+    rank's number in its name, which Perfetto opens; it does not show what torch's reducer does. Nodes that only serve
+    write their files under the same path as the first rank.
     """
     bare = bare_of(model)
     if bare in _SESSIONS:
@@ -71,13 +72,14 @@ def parallelize(
     if group is None:
         raise OperationError("there is no process group: call torch.distributed.init_process_group first")
     if not isinstance(bundle, Bundle):
-        bundle = load_bundle(bundle or _bundle_at_hand())
+        bundle = load_bundle(bundle or bundle_at_hand())
     settings = Settings(
         timeout_seconds=timeout_seconds,
         init_sync=init_sync,
         broadcast_buffers=broadcast_buffers,
         hand_off=hand_off,
         checks=checks,
+        batch_size=batch_size,
         trace=None if trace is None else Path(trace),
     )
     _SESSIONS[bare] = start(bare, joined(optimizer), bundle, group, settings, others=list(_SESSIONS.values()))
@@ -103,6 +105,15 @@ def no_sync(model: torch.nn.Module) -> Iterator[None]:
         yield
     finally:
         session.syncs = before
+
+
+def weigh(model: torch.nn.Module, weight: float) -> None:
+    """Say how much this rank's batch weighs in the mean over all ranks' batches: its examples, tokens or such.
+
+    Every worker calls it before the backward pass of the same step (with accumulation, of the last microstep). The
+    loss is the mean over what is counted. Ranks tell each other their weights, so this waits for the slowest of them.
+    """
+    session_of(model).weigh(weight)
 
 
 def drain(model: torch.nn.Module) -> None:
@@ -170,17 +181,6 @@ def _in_forked_process() -> None:
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_in_forked_process)
-
-
-def _bundle_at_hand() -> str:
-    path = os.environ.get(_BUNDLE_VARIABLE)
-    if not path:
-        raise InputError(
-            f"no bundle was given, and {_BUNDLE_VARIABLE} is not set",
-            rule="parallelize(model, optimizer, bundle), or the bundle's file in the environment",
-            hint="autosync launch BUNDLE -- SCRIPT sets it",
-        )
-    return path
 
 
 def bare_of(model: torch.nn.Module) -> torch.nn.Module:

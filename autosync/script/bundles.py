@@ -16,6 +16,7 @@ from autosync.runtime.checkpoints.state_kinds import variables_kept_apart
 from autosync.runtime.local.engine_updates import engine_updates
 from autosync.runtime.session.agreement import parameters_of
 from autosync.strategy.bundle import Bundle, load_bundle
+from autosync.strategy.shares import in_words
 
 
 def bundles_at_hand(environment: Mapping[str, str] = os.environ) -> list[Bundle]:
@@ -56,6 +57,17 @@ def bundle_of(model: torch.nn.Module, bundles: Sequence[Bundle]) -> Bundle:
         )
     told = "; ".join(f"bundle {number}: {reason}" for number, reason in enumerate(reasons, start=1))
     raise OperationError(f"none of the {len(bundles)} bundles was made for this {kind}: {told}")
+
+
+def refuse_shares(bundle: Bundle) -> None:
+    """Refuse a strategy that divides the batch unevenly: an unchanged script deals equally many examples to ranks."""
+    if not bundle.strategy.shares and not bundle.model.weighs:
+        return
+    what = "weighs batches" if bundle.model.weighs else f"lets the ranks compute {in_words(bundle.strategy.shares)}"
+    raise OperationError(
+        f"this bundle {what}, and an unchanged script does not say what its batches weigh (call autosync.parallelize "
+        "in the script, with autosync.share_sampler for its batches or autosync.weigh in each step)"
+    )
 
 
 def refuse_state_kept_apart(bundle: Bundle) -> None:

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel, distributed
 
 from autosync.runtime.parallelize import bare_of, num_parallelized
 from autosync.runtime.session.start import refusing_before_start
-from autosync.script.bundles import bundle_of, refuse_state_kept_apart
+from autosync.script.bundles import bundle_of, refuse_shares, refuse_state_kept_apart
 from autosync.script.optimizers import Optimizers
 from autosync.script.refusals import REFUSED_METHODS, refuse_arguments, refused
 from autosync.script.stand_in import BundleReducer, PlainOutputs, QuietLogger, close_orphans
@@ -65,6 +65,7 @@ class Door:
             with refusing_before_start(ddp.process_group):
                 bundle = bundle_of(model, self._bundles)
                 refuse_arguments(ddp, (variable.name for variable in bundle.model.variables))
+                refuse_shares(bundle)
                 refuse_state_kept_apart(bundle)
             ddp.reducer = BundleReducer(ddp, bundle, self._optimizers)
             ddp.logger = QuietLogger()

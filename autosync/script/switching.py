@@ -17,7 +17,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from autosync.errors import OperationError
-from autosync.script.bundles import refuse_state_kept_apart
+from autosync.script.bundles import refuse_shares, refuse_state_kept_apart
 from autosync.script.optimizers import Optimizers
 from autosync.script.stand_in import BundleReducer, PlainOutputs, QuietLogger, close_orphans
 from autosync.strategy.bundle import Bundle
@@ -54,6 +54,7 @@ class Switch:
         self._back_to_stock(ddp)
         if bundle is None:
             return
+        refuse_shares(bundle)
         refuse_state_kept_apart(bundle)
         ddp.reducer, ddp.logger = BundleReducer(ddp, bundle, self._optimizers), QuietLogger()
         try:

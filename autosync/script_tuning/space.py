@@ -51,6 +51,8 @@ def script_ground(settings: StudySettings, preparer: TrialPreparer, *, users_upd
         overlaps=("backward",) if users_update else ("backward", "forward"),
         synchronisers=tuple(kind for kind in synchroniser_kinds() if kind != _IN_SHARDS),
         server_updates=("worker",),
+        # Its sampler deals even batches.
+        shares=False,
     )
     model, cluster = preparer.model, preparer.cluster
     space = Space(model=model, cluster=cluster, limits=limits)

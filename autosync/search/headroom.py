@@ -8,6 +8,7 @@ from autosync.datasets.schema import Measurement
 from autosync.plan.bound import Bound
 from autosync.search.link_times import LinkTime, busiest_link
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.compute_pace import compute_seconds
 from autosync.specs.links import PROCESSORS, busy_in_words
 from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Strategy
@@ -69,7 +70,8 @@ def time_shares(
 ) -> TimeShares:
     """Return the parts of a strategy's measured step time; without a strategy, those of stock DDP as it ships."""
     step = measurement.median_seconds
-    compute = min(model.step_seconds, step)
+    shares = () if strategy is None else strategy.shares
+    compute = min(compute_seconds(model, cluster, shares), step)
     link = busiest_link(measurement, model, cluster, strategy)
     processors = None if measurement.cpu_share is None else measurement.cpu_share * step
     idle = None if link is None else max(step - compute - link.seconds - (processors or 0.0), 0.0)

@@ -51,6 +51,7 @@ def ddp_limits(allow: Sequence[InexactClass]) -> Limits:
         slice_bytes=(),
         max_lanes=1,
         max_priorities=1,
+        shares=False,
     )
 
 

@@ -18,6 +18,7 @@ from autosync.search.prepared_trial import PreparedTrial, TrialPreparer
 from autosync.search.target import Target
 from autosync.specs.background_load import BUSY_SHARE
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.compute_pace import compute_seconds
 from autosync.specs.model import ModelSpec
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.emit.ddp import settings_for
@@ -107,6 +108,7 @@ class TrialRunner:
         `is_repeated` says that it is tried again after a failure that was blamed on the machines.
         """
         started = dt.datetime.now(tz=dt.UTC)
+        shares = () if candidate.strategy is None else candidate.strategy.shares
         outcome: Measurement | Failure
         self.other_cpu_share()
         try:
@@ -115,7 +117,7 @@ class TrialRunner:
                 self.contestant(candidate),
                 self.policy(best_seconds),
                 best_seconds=best_seconds,
-                compute_seconds=self.model.step_seconds,
+                compute_seconds=compute_seconds(self.model, self.cluster, shares),
             )
         except TrialFailed as failure:
             outcome = failure.as_record(is_repeated=is_repeated)

@@ -30,7 +30,8 @@ class Node:
     """One machine with one network interface.
 
     A worker has one rank per device; a server-only node has one rank and no device (`devices` is 0).
-    `intra_bandwidth` is the rate between two ranks of the node, or None if it is unknown.
+    `intra_bandwidth` is the rate between two ranks of the node, or None if it is unknown. `compute` is the speed of its
+    devices, compared with the device on which models are profiled: at 0.5, compute takes twice as long.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Node:
     intra_bandwidth: float | None = None
     rack: str | None = None
     memory_bytes: int | None = None
+    compute: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,11 @@ class ClusterSpec:
     @property
     def num_workers(self) -> int:
         return sum(node.devices for node in self.nodes if node.role == "worker")
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether devices of its nodes compute at different speeds."""
+        return len({node.compute for node in self.nodes if node.role == "worker"}) > 1
 
     @property
     def device_type(self) -> Literal["cpu", "cuda"]:
@@ -196,7 +203,7 @@ def describe(cluster: ClusterSpec) -> str:
         ranks.setdefault(rank.node, []).append(rank.index)
     classes = [positions for positions in symmetry_classes(cluster) if len(positions) > 1]
     class_of = {position: str(index) for index, positions in enumerate(classes, 1) for position in positions}
-    rows = [("node", "host", "role", "ranks", "out", "in", "within", "memory", "rack", "alike")]
+    rows = [("node", "host", "role", "ranks", "out", "in", "within", "memory", "compute", "rack", "alike")]
     for position, node in enumerate(cluster.nodes):
         rows.append(
             (
@@ -208,6 +215,7 @@ def describe(cluster: ClusterSpec) -> str:
                 format_rate(node.bandwidth_in),
                 "" if node.intra_bandwidth is None else format_rate(node.intra_bandwidth),
                 "" if node.memory_bytes is None else format_size(node.memory_bytes),
+                "" if node.compute == 1 else f"{node.compute:g}",
                 node.rack or "",
                 class_of.get(position, ""),
             )

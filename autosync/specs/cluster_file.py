@@ -49,6 +49,7 @@ class _NodeEntry:
     intra_bandwidth: object = None
     rack: str | None = None
     memory: object = None
+    compute: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +186,8 @@ def _dump_node(node: Node) -> dict[str, Any]:
         fields["rack"] = node.rack
     if node.memory_bytes is not None:
         fields["memory"] = units.exact_size(node.memory_bytes)
+    if node.compute != 1:
+        fields["compute"] = node.compute
     return fields
 
 
@@ -269,6 +272,7 @@ class _Builder:
             intra_bandwidth=self._value(entry.intra_bandwidth, units.parse_rate, (*path, "intra_bandwidth")),
             rack=entry.rack,
             memory_bytes=self._value(entry.memory, units.parse_size, (*path, "memory")),
+            compute=entry.compute,
         )
         hosts = self._hosts(entry, path)
         if entry.count is None:

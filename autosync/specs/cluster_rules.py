@@ -31,6 +31,7 @@ _ALIKE_FIELDS = (
     "intra_bandwidth",
     "rack",
     "memory_bytes",
+    "compute",
 )
 
 
@@ -49,6 +50,8 @@ class NodeFields(Protocol):
     def rack(self) -> str | None: ...
     @property
     def memory_bytes(self) -> int | None: ...
+    @property
+    def compute(self) -> float: ...
 
 
 class RackFields(Protocol):
@@ -97,7 +100,7 @@ def disagreements(nodes: Sequence[NodeFields], alike: Sequence[Sequence[str]]) -
                 found.append(
                     Problem(
                         what=f"{name!r} is not like {first.name!r}: they differ in {words}",
-                        rule="alike nodes agree in role, devices, rates, rack and memory",
+                        rule="alike nodes agree in role, devices, rates, rack, memory and compute",
                         path=("alike", index, place),
                     )
                 )
@@ -174,6 +177,8 @@ def _in_node(node: NodeFields, place: Path) -> Iterator[Problem]:
         yield Problem(what=f"{node.devices} devices", rule=rule, path=(*place, "devices"))
     for field in ("bandwidth_out", "bandwidth_in", "intra_bandwidth"):
         yield from _in_rate(getattr(node, field), (*place, field))
+    if not 0 < node.compute < math.inf:
+        yield Problem(what=f"a speed of {node.compute:g}", rule="a finite number above 0", path=(*place, "compute"))
     if node.memory_bytes is not None and node.memory_bytes < 1:
         yield Problem(what=f"{node.memory_bytes} bytes of memory", rule="above 0", path=(*place, "memory"))
 

@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Literal
 from autosync import jsonio
 from autosync.documents import STRICT
 from autosync.frames import sentence_and_table
+from autosync.specs.batch_times import BatchTime, check_batch_times
+from autosync.specs.cuts import StageCut, check_cuts
+from autosync.specs.untrained import Untrained
 from autosync.units import format_size, format_time
 
 if TYPE_CHECKING:
@@ -105,22 +108,6 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Untrained:
-    """A parameter that is not synchronised.
-
-    The reason is `frozen` if it needs no gradient, `unused` if it got none in the profiled steps, and `empty` if it has
-    no elements.
-    """
-
-    __pydantic_config__ = STRICT
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str = "float32"
-    reason: Literal["frozen", "unused", "empty"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
     """A stretch of compute in one module: forward, backward or optimizer.
 
@@ -183,7 +170,10 @@ class Timeline:
     """The compute of one step on one device, in order, without communication. `source` is the origin of the times.
 
     With gradient accumulation, `forward` and `backward` are the passes of one microstep; see `ModelSpec.step_seconds`.
-    `profiled` is None if times were computed, or measured by a version that did not record their quality.
+    `profiled` is None if times were computed, or measured by a version that did not record their quality. `sizes` has
+    the times of the passes with batches of three sizes or more, from small to large, or nothing. `cuts` are the places
+    where the forward pass can be cut into stages, and `uncut` is the reason why there is none. Both are empty if no
+    profile has looked for them.
     """
 
     __pydantic_config__ = STRICT
@@ -195,6 +185,13 @@ class Timeline:
     forward: tuple[Segment, ...]
     backward: tuple[Segment, ...]
     optimizer: tuple[Segment, ...] = ()
+    sizes: tuple[BatchTime, ...] = ()
+    cuts: tuple[StageCut, ...] = ()
+    uncut: str = ""
+
+    def __post_init__(self) -> None:
+        check_batch_times(self.sizes)
+        check_cuts(self.cuts, self.uncut, len(self.forward))
 
     @property
     def seconds(self) -> float:
@@ -203,17 +200,22 @@ class Timeline:
 
     def dilated(self, factor: float) -> Timeline:
         """Return the timeline with times that are `factor` times as long."""
+        paced = self.paced(passes=factor, update=factor)
+        return replace(paced, profiled=self.profiled and self.profiled.dilated(factor))
 
-        def slow(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
-            return tuple(replace(segment, seconds=segment.seconds * factor) for segment in segments)
-
+    def paced(self, *, passes: float, update: float) -> Timeline:
+        """Return the timeline with passes that are `passes` times as long, and an update that is `update` times."""
         return replace(
             self,
-            profiled=self.profiled and self.profiled.dilated(factor),
-            forward=slow(self.forward),
-            backward=slow(self.backward),
-            optimizer=slow(self.optimizer),
+            forward=_slowed(self.forward, passes),
+            backward=_slowed(self.backward, passes),
+            optimizer=_slowed(self.optimizer, update),
+            sizes=tuple(replace(one, seconds=one.seconds * passes) for one in self.sizes),
         )
+
+
+def _slowed(segments: tuple[Segment, ...], factor: float) -> tuple[Segment, ...]:
+    return tuple(replace(segment, seconds=segment.seconds * factor) for segment in segments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +250,7 @@ class OptimizerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A model with everything that synchronisation depends on."""
+    """A model with all that synchronisation depends on. `weighs`: its task weighs batches (see `Task.weight`)."""
 
     __pydantic_config__ = STRICT
 
@@ -257,6 +259,7 @@ class ModelSpec:
     accumulation_steps: int = 1
     clip_norm: float | None = None
     loss_scaling: bool = False
+    weighs: bool = False
     optimizer: OptimizerSpec
     variables: tuple[Variable, ...]
     untrained: tuple[Untrained, ...] = ()
@@ -270,6 +273,8 @@ class ModelSpec:
             raise ValueError("the model has no trainable variables (at least one)")
         if self.batch_size < 1 or self.accumulation_steps < 1:
             raise ValueError("batch_size and accumulation_steps count (1 or more)")
+        if self.weighs and self.accumulation_steps > 1:
+            raise ValueError("a task that weighs its batches accumulates (weights are those of whole steps)")
         if self.clip_norm is not None and not (math.isfinite(self.clip_norm) and self.clip_norm > 0):
             raise ValueError(f"clip_norm {self.clip_norm} clips everything (above 0)")
         names = {variable.name for variable in self.variables}
@@ -383,4 +388,4 @@ def _fingerprint(model: ModelSpec) -> str:
     from autosync.documents import to_plain
 
     facts = (model.variables, model.optimizer, model.accumulation_steps, model.clip_norm, model.loss_scaling)
-    return jsonio.content_hash(to_plain(facts))
+    return jsonio.content_hash(to_plain((*facts, "weighs") if model.weighs else facts))

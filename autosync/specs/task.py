@@ -22,8 +22,9 @@ class Task:
     `model` is called once on every rank after seeding. `batch` draws a rank's batch for one microstep from a generator
     that differs by rank. `loss` is the mean loss of the model on a batch. `accumulation_steps` microsteps make one
     optimizer step. `clip_norm` and `loss_scaling` declare that the training clips the global gradient norm or scales
-    the loss; then all gradients must be complete before the first update. `source` is the origin of the task for error
-    messages, `FILE.py:NAME`; `load_task` sets it.
+    the loss; then all gradients must be complete before the first update. `weight` says how much a batch weighs in the
+    mean over all ranks' batches, if that is not its number of examples: its tokens, for example, where the loss is a
+    mean over tokens. `source` is the origin of the task for error messages, `FILE.py:NAME`; `load_task` sets it.
     """
 
     model: Callable[[], nn.Module]
@@ -35,6 +36,7 @@ class Task:
     accumulation_steps: int = 1
     clip_norm: float | None = None
     loss_scaling: bool = False
+    weight: Callable[[Any], float] | None = None
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -56,6 +58,12 @@ def _problems(task: Task) -> Iterator[Problem]:
         value = getattr(task, field)
         if not _is_number(value, int) or value < 1:
             yield Problem(what=f"is {_describe(value)}", rule="a whole number of 1 or more", path=(field,))
+    if task.weight is not None and not callable(task.weight):
+        what = f"is {_describe(task.weight)}"
+        yield Problem(what=what, rule="weight is a function: (batch) -> number, or None", path=("weight",))
+    if task.weight is not None and task.accumulation_steps != 1:
+        rule = "a weight is that of a whole step, so such a task does not accumulate"
+        yield Problem(what=f"is {task.accumulation_steps} beside weight", rule=rule, path=("accumulation_steps",))
     clip = task.clip_norm
     if clip is not None and not (_is_number(clip, int | float) and math.isfinite(clip) and clip > 0):
         yield Problem(what=f"is {_describe(clip)}", rule="a finite number above 0, or None", path=("clip_norm",))

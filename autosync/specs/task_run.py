@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import math
 from collections.abc import Callable, Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,20 @@ def draw_batch(task: Task, generator: torch.Generator) -> Any:
     """Draw one batch from the generator."""
     with task_code(task, "batch(generator)", task.batch):
         return task.batch(generator)
+
+
+def batch_weight(task: Task, batch: Any) -> float:
+    """Return how much a batch weighs, by a task that says so."""
+    weight: Any = None
+    assert task.weight is not None, "called for tasks that weigh their batches"
+    with task_code(task, "weight(batch)", task.weight):
+        weight = task.weight(batch)
+        weight = weight if isinstance(weight, int) else float(weight)
+    if not 0 <= weight < math.inf:
+        raise wrong_result(
+            task, task.weight, f"weight(batch) returned {weight}", rule="must return a finite number of 0 or more"
+        )
+    return float(weight)
 
 
 def compute_loss(task: Task, model: nn.Module, batch: Any) -> torch.Tensor:

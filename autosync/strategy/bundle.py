@@ -7,6 +7,7 @@ that a program that runs it can refuse another model or cluster and name the dif
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 
 from autosync import documents, jsonio
 from autosync.documents import STRICT, Document
-from autosync.errors import DocumentError, DoesNotApplyError, Problem, first_problems
+from autosync.errors import DocumentError, DoesNotApplyError, InputError, Problem, first_problems
 from autosync.specs.cluster import ClusterSpec, Node, symmetry_classes
 from autosync.specs.cluster_file import dump_cluster, parse_cluster
 from autosync.specs.model import SCHEMA_KIND as MODEL_KIND
@@ -34,6 +35,9 @@ from autosync.strategy.files import (
 from autosync.strategy.representation import Strategy
 
 T = TypeVar("T")
+
+BUNDLE_VARIABLE = "AUTOSYNC_BUNDLE"
+"""The environment variable with the path of the bundle that a script trains with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +95,18 @@ def load_bundle(path: Path | str) -> Bundle:
     return Bundle(strategy=strategy, model=model, cluster=cluster, strategy_id=actual_id, plan_id=entry.plan_id)
 
 
+def bundle_at_hand() -> str:
+    """Return the path of the bundle that the environment names."""
+    path = os.environ.get(BUNDLE_VARIABLE)
+    if not path:
+        raise InputError(
+            f"no bundle was given, and {BUNDLE_VARIABLE} is not set",
+            rule="parallelize(model, optimizer, bundle), or the bundle's file in the environment",
+            hint="autosync launch BUNDLE -- SCRIPT sets it",
+        )
+    return path
+
+
 def dump_bundle(bundle: Bundle) -> dict[str, Any]:
     """Return the fields of a bundle file."""
     return {**_head(bundle), "model": dump_model(bundle.model)}
@@ -132,7 +148,7 @@ def _model_differences(recorded: ModelSpec, given: ModelSpec) -> Iterator[Proble
     """Yield the differences between two models that change the fingerprint."""
     if recorded.fingerprint() == given.fingerprint():
         return
-    for field in ("optimizer", "accumulation_steps", "clip_norm", "loss_scaling"):
+    for field in ("optimizer", "accumulation_steps", "clip_norm", "loss_scaling", "weighs"):
         yield from _difference(f"the model's {field}", getattr(recorded, field), getattr(given, field))
     theirs = {variable.name: variable for variable in recorded.variables}
     ours = {variable.name: variable for variable in given.variables}

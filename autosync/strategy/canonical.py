@@ -14,6 +14,7 @@ The lowering lowers the canonical form, so strategies with equal ids have equal 
 8.  parts are sorted by the order in which gradients become ready, messages by their first part, partitions by name
 9.  the name is dropped
 10. weights of trees are divided by their common divisor; `down` is dropped where it equals `up`
+11. shares that are all equal are dropped
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from autosync.specs.model import ModelSpec
 from autosync.strategy.codecs import Cast, Codec
 from autosync.strategy.parts import Partition, PartName
 from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.shares import are_even
 from autosync.strategy.synchronisers.all_reduce import PLAIN
 from autosync.strategy.synchronisers.base import Synchroniser
 
@@ -52,6 +54,7 @@ def canonical(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Str
     return replace(
         strategy,
         name="",
+        shares=() if are_even(strategy.shares) else strategy.shares,
         partitions={name: partitions[name] for name in sorted(partitions)},
         messages=tuple(_renumbered(messages)),
     )

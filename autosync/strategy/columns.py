@@ -6,7 +6,7 @@ changing a strategy means changing numbers: another lane, another codec, or a pa
 stand for names: a variable's position in the model, a synchroniser's or codec's position in a `Numbering`. The parts of
 a variable say where it is cut.
 
-The columns hold the whole strategy except its name, on which no plan depends.
+The columns hold the whole strategy except its name and its shares, on which no operation of a plan depends.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Numbering:
         return places
 
     def decode(self, columns: Columns) -> list[Strategy]:
-        """Return the strategies of columns, without names."""
+        """Return the strategies of columns, without names and shares."""
         synchronisers, codecs = self.synchronisers, self.codecs
         parts = [getattr(columns, name).tolist() for name in _PART_COLUMNS]
         rows: list[_Row] = list(zip(*parts, strict=True))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from autosync import units
 from autosync.specs.model import ModelSpec
+from autosync.strategy import shares
 from autosync.strategy.layers import told_as_layers
 from autosync.strategy.parts import PartName
 from autosync.strategy.representation import Message, Strategy, all_parts
@@ -91,6 +92,8 @@ def in_words(strategy: Strategy, model: ModelSpec | None = None) -> str:
         else:
             who, is_plural = _who(_variables(messages), model)
         clauses.append(_clause(who, messages, is_plural=is_plural))
+    if strategy.shares:
+        clauses.append(f"the ranks compute {shares.in_words(strategy.shares)}")
     return "; ".join(clauses)
 
 

@@ -73,6 +73,8 @@ def format_diff(differences: Sequence[Difference]) -> str:
 def _differences(a: Strategy, b: Strategy) -> Iterator[tuple[str, str, Any, Any]]:
     if a.overlap != b.overlap:
         yield WHOLE_STEP, "overlap", a.overlap, b.overlap
+    if a.shares != b.shares:
+        yield WHOLE_STEP, "shares", _shares(a), _shares(b)
     before, after = _by_variable(a), _by_variable(b)
     for variable in dict.fromkeys([*before, *after]):
         if variable not in before or variable not in after:
@@ -86,6 +88,10 @@ def _differences(a: Strategy, b: Strategy) -> Iterator[tuple[str, str, Any, Any]
         else:
             yield variable, "partition", cut_before, cut_after
             yield from _changed(variable, _together(before[variable]), _together(after[variable]))
+
+
+def _shares(strategy: Strategy) -> list[int] | None:
+    return list(strategy.shares) or None
 
 
 def _changed(place: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, Any]]:
@@ -197,7 +203,15 @@ def _worded_size(value: Any) -> str:
     return units.exact_size(value) if isinstance(value, int) else _worded(value)
 
 
-_WORDINGS: Mapping[str, Callable[[Any], str]] = {"partition": _worded_cut, "slice_bytes": _worded_size}
+def _worded_shares(value: Any) -> str:
+    return "even" if value is None else " ".join(map(str, value))
+
+
+_WORDINGS: Mapping[str, Callable[[Any], str]] = {
+    "partition": _worded_cut,
+    "shares": _worded_shares,
+    "slice_bytes": _worded_size,
+}
 
 
 @functools.cache

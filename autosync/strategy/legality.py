@@ -1,9 +1,9 @@
 """Checks whether a strategy is legal for a model on a cluster, and finds the rules that it breaks.
 
 `problems` finds all mistakes at once and names the place of each in the strategy (`messages[2].synchroniser.server`),
-so that errors can name the line of a file. There are three groups of rules: on the cut of variables, on the
-distribution of parts over messages, and on what a message's synchroniser and codec need of its parts, the optimizer and
-the backend.
+so that errors can name the line of a file. There are four groups of rules: on the cut of variables, on
+shares of the batch, on the distribution of parts over messages, and on what a message's synchroniser and codec need of
+its parts, the optimizer and the backend.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from autosync.strategy.backends import BACKENDS
 from autosync.strategy.codecs import Cast, PowerSGD
 from autosync.strategy.parts import Part, Partition
 from autosync.strategy.representation import Message, Strategy, all_parts
+from autosync.strategy.shares import are_even, share_problems
 from autosync.strategy.synchronisers.rules import Finding, MessageFacts
 
 MAX_PARTS = 4096
@@ -42,7 +43,8 @@ def problems(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> list
     if cut:
         return cut
     parts = all_parts(strategy, model)
-    found = [*_overlap_problems(strategy, model), *_distribution_problems(strategy, parts)]
+    found = [*_overlap_problems(strategy, model), *_share_problems(strategy, model, cluster)]
+    found += _distribution_problems(strategy, parts)
     rules = _Rules(model, cluster)
     for position, message in enumerate(strategy.messages):
         known = [parts[name] for name in message.parts if name in parts]
@@ -70,6 +72,18 @@ def _overlap_problems(strategy: Strategy, model: ModelSpec) -> Iterator[Problem]
             f"{model.optimizer.name} {TOGETHER if model.optimizer.per_variable is False else UNTRIED}"
         )
         yield Problem(what="overlap forward", rule=rule, path=("overlap",))
+
+
+def _share_problems(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Iterator[Problem]:
+    if not strategy.shares:
+        return
+    yield from share_problems(strategy.shares, model, cluster)
+    if not are_even(strategy.shares):
+        for position, message in enumerate(strategy.messages):
+            rule = message.synchroniser.refuses_shares
+            if rule:
+                what = f"{message.synchroniser.kind} with uneven shares"
+                yield Problem(what=what, rule=rule, path=("messages", position, "synchroniser"))
 
 
 def _partition_problems(strategy: Strategy, model: ModelSpec) -> Iterator[Problem]:

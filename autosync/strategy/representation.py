@@ -3,8 +3,9 @@
 A strategy has two main fields. `partitions` cut variables into parts along an axis. `messages` say which parts travel
 together: each part is in exactly one message, and a message has one value for every other aspect (synchroniser with its
 topology and placement, codec, priority, slice size, lane). So parts of one message cannot have different settings. How
-far transfers may overlap compute is set for the whole step. The order in which messages and parts are written has no
-meaning; `priority` and `lane` set the order of transfers.
+far transfers may overlap compute is set for the whole step, and so are the `shares` of the global batch that ranks
+compute (see `strategy.shares`). The order in which messages and parts are written has no meaning; `priority` and `lane`
+set the order of transfers.
 
 Classes: `exact` keeps the mathematics of single-process training up to rounding, `lossy` has a codec that changes
 gradients, `stale` uses parameters that miss updates (staleness above 0, or averaging less often than every step).
@@ -68,13 +69,15 @@ class Strategy:
     """A strategy: how every variable is synchronised and how transfers are scheduled.
 
     `overlap` says how long a transfer may last: until backward returns, or into the next forward pass, until each
-    parameter's next use.
+    parameter's next use. `shares` has the examples of the global batch that each worker rank computes; empty, all
+    ranks compute equally many.
     """
 
     __pydantic_config__ = STRICT
 
     name: str = ""
     overlap: Overlap = "backward"
+    shares: tuple[int, ...] = ()
     partitions: Mapping[str, Partition] = field(default_factory=dict)
     messages: tuple[Message, ...]
 

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from autosync import documents
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import parse_cluster
+from autosync.specs.compute_pace import paces_of
 from autosync.specs.model import SCHEMA_KIND, SCHEMA_VERSION, ModelSpec
 from autosync.specs.task import Task
 from autosync.specs.task_file import is_task, load_task
@@ -25,6 +26,7 @@ from autosync.specs.task_run import build_model
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.emit.settings import DdpSettings
 from autosync.strategy.files import parse_strategy
+from autosync.strategy.shares import weights_of
 from autosync.trials import meters
 from autosync.trials.plain_sgd import with_plain_sgd, with_plain_sgd_spec
 from autosync.trials.rank_device import rank_device
@@ -60,6 +62,7 @@ class RankWorker:
         self._task: Task
         self._model: ModelSpec
         self._cluster: ClusterSpec
+        self._is_replayed = False
         self._seed = 0
         self._timeout_seconds = 0.0
 
@@ -90,7 +93,8 @@ class RankWorker:
             documents.without_file(request["model"]), kind=SCHEMA_KIND, version=SCHEMA_VERSION, into=ModelSpec
         )
         target = request["target"]
-        self._task = load_task(target) if is_task(target) else replay_task(self._model)
+        self._is_replayed = not is_task(target)
+        self._task = replay_task(self._model) if self._is_replayed else load_task(target)
         num_workers = self._cluster.num_workers
         self._node = self._cluster.nodes[self._cluster.ranks[self._rank].node].name
         self._servers = tuple(range(num_workers, len(self._cluster.ranks)))
@@ -141,7 +145,7 @@ class RankWorker:
                 strategy_id=request["strategy_id"],
                 plan_id=request["plan_id"],
             )
-        task = self._task
+        task = self._task_at_pace(bundle)
         if request["plain_sgd"]:
             task, bundle = with_plain_sgd(task), bundle and with_plain_sgd_spec(bundle)
         if self._serves:
@@ -165,8 +169,17 @@ class RankWorker:
             node=self._node,
             device=self._device,
             group=self._ddp_group,
+            deals_shares=not self._is_replayed,
         )
         return {}
+
+    def _task_at_pace(self, bundle: Bundle | None) -> Task:
+        """Return the task; a replay at the pace of this rank's device, with its share of the batch."""
+        if not self._is_replayed or self._serves:
+            return self._task
+        shares = bundle.strategy.shares if bundle is not None else ()
+        pace = paces_of(self._model, self._cluster, shares)[self._rank]
+        return replay_task(self._model, pace=pace, share=weights_of(shares)[self._rank] if shares else 1.0)
 
     def run(self, request: Request) -> Answer:
         """Train a contestant for some steps; return the time of each step and the readings of the meters."""

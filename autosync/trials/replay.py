@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
@@ -18,6 +19,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from autosync.runtime.local.optimizer_facts import known_optimizer
+from autosync.specs.compute_pace import USUAL, Pace, at_pace
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Variable
 from autosync.specs.task import Task
 
@@ -45,15 +47,19 @@ class ReplayPace:
             time.sleep(remaining)
 
 
-def replay_task(model: ModelSpec) -> Task:
-    """Return the task that replays a model spec."""
+def replay_task(model: ModelSpec, *, pace: Pace = USUAL, share: float = 1.0) -> Task:
+    """Return the task that replays a model spec at the pace of a rank.
+
+    `share` is the rank's share of the batch, compared with an even one; its batches touch as many more or fewer rows.
+    """
+    model = _with_rows(at_pace(model, pace), share)
     # The recorded update touched only the rows of sparse gradients.
     num_elements = sum(_num_updated(variable) for variable in model.variables)
     update_seconds = sum(segment.seconds for segment in model.timeline.optimizer)
     seconds_per_element = update_seconds / num_elements if num_elements else 0.0
     return Task(
         name=model.name,
-        model=lambda: ReplayedModel(model),
+        model=lambda: ReplayedModel(model, scales_gradients=share != 1),
         batch=lambda generator: _draw_rows(model, generator),
         loss=lambda module, rows: module(rows),
         optimizer=lambda parameters: ReplayedOptimizer(
@@ -61,6 +67,7 @@ def replay_task(model: ModelSpec) -> Task:
         ),
         batch_size=model.batch_size,
         accumulation_steps=model.accumulation_steps,
+        weight=(lambda _: share) if model.weighs else None,
     )
 
 
@@ -105,9 +112,12 @@ class _Table(_ReplayStage, nn.Embedding):  # type: ignore[misc]  # it has a stag
 
 
 class ReplayedModel(_Owner):
-    """A model with the spec's parameters in modules of the original names; its passes take the recorded time."""
+    """A model with the spec's parameters in modules of the original names; its passes take the recorded time.
 
-    def __init__(self, model: ModelSpec) -> None:
+    With `scales_gradients`, gradients are zero: their memory is used in every step, and is scaled in place each time.
+    """
+
+    def __init__(self, model: ModelSpec, *, scales_gradients: bool = False) -> None:
         super().__init__()
         self._timeline = model.timeline
         self._pace = ReplayPace()
@@ -126,7 +136,8 @@ class ReplayedModel(_Owner):
                 self._gradients[variable.name] = torch.zeros_like(parameter, requires_grad=False)
                 owner.begin_factors(parameter, variable.factor_rows)
             elif not variable.sparse:
-                self._gradients[variable.name] = torch.ones_like(parameter, requires_grad=False)
+                like = torch.zeros_like if scales_gradients else torch.ones_like
+                self._gradients[variable.name] = like(parameter, requires_grad=False)
         self._by_name = dict(self.named_parameters())
 
     def _module(self, name: str, tables: Mapping[str, Variable]) -> _Owner:
@@ -225,6 +236,20 @@ class ReplayedOptimizer(torch.optim.Optimizer):
             if parameter.grad is not None
         )
         self._pace.spend(seconds)
+
+
+def _with_rows(model: ModelSpec, share: float) -> ModelSpec:
+    """Return the model whose batches touch rows in proportion to their examples."""
+    if share == 1:
+        return model
+    return replace(model, variables=tuple([_sharing(variable, share) for variable in model.variables]))
+
+
+def _sharing(variable: Variable, share: float) -> Variable:
+    if variable.touched_rows is None:
+        return variable
+    touched = min(variable.touched_rows * share, variable.shape[0])
+    return replace(variable, touched_rows=touched, max_touched_rows=variable.shape[0])
 
 
 def _num_updated(variable: Variable) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ import torch.distributed as dist
 
 from autosync.errors import AutosyncError
 from autosync.runtime.engine.trace import trace_path
-from autosync.runtime.parallelize import drain, no_sync, parallelize, release, where
+from autosync.runtime.parallelize import drain, no_sync, parallelize, release, weigh, where
+from autosync.specs.examples import ShareOfBatches
 from autosync.specs.profile.clock import clock_of
 from autosync.specs.task import Task
 from autosync.specs.task_run import (
+    batch_weight,
     build_model,
     build_optimizer,
     compute_loss,
@@ -45,6 +48,9 @@ class ContestantTraining:
 
     Every contestant starts from the same seed on every rank, so the first parameters need not be sent: for a large
     model over slow links, that would take longer than the trial.
+
+    If the strategy has shares, each rank draws its share of the global batch; without `deals_shares`, the task's own
+    batches are already shares.
     """
 
     def __init__(
@@ -60,7 +66,9 @@ class ContestantTraining:
         node: str = "",
         device: torch.device = CPU,
         group: dist.ProcessGroup | None = None,
+        deals_shares: bool = True,
     ) -> None:
+        shares = bundle.strategy.shares if bundle is not None else ()
         torch.manual_seed(seed)
         random.seed(seed)
         self._task = task
@@ -88,11 +96,15 @@ class ContestantTraining:
                     timeout_seconds=timeout_seconds,
                     init_sync=False,
                     hand_off=trace is None,
+                    batch_size=shares[rank] if shares else None,
                     trace=trace,
                 )
             except AutosyncError as error:
                 raise RefusedError(str(error)) from error
-        self._batches = torch.Generator().manual_seed(seed * 1_000_003 + rank)
+        self._weighs = bundle is not None and task.weight is not None
+        self._draw: Callable[[], Any] = functools.partial(draw_batch, task, _generator(seed, rank))
+        if shares and deals_shares:
+            self._draw = ShareOfBatches(task, shares, rank, functools.partial(_generator, seed)).draw
         self._losses: list[torch.Tensor] = []
         self._doing: str | None = None
 
@@ -123,7 +135,7 @@ class ContestantTraining:
         """Take one optimizer step."""
         task = self._task
         self._doing = "drawing its batches"
-        drawn = (draw_batch(task, self._batches) for _ in range(task.accumulation_steps))
+        drawn = [self._draw() for _ in range(task.accumulation_steps)]
         batches = [move(batch, self._device) for batch in drawn]
         start = self._clock.mark()
         if needs_closure(self._optimizer):
@@ -141,6 +153,8 @@ class ContestantTraining:
         for batch in batches[:-1]:
             with self._without_sync():
                 self._pass_through(batch)
+        if self._weighs:
+            weigh(self._bare, batch_weight(self._task, batches[-1]))
         loss = self._pass_through(batches[-1])
         if self._task.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._bare.parameters(), self._task.clip_norm)
@@ -175,3 +189,8 @@ class ContestantTraining:
         # Models have reference cycles (hooks that know their module), and their memory must be freed now.
         gc.collect()
         meters.give_back_memory()
+
+
+def _generator(seed: int, rank: int) -> torch.Generator:
+    """Return the generator with which a rank draws its batches."""
+    return torch.Generator().manual_seed(seed * 1_000_003 + rank)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from autosync.strategy.bundle import Bundle
 from autosync.strategy.files import dump_strategy
 from autosync.strategy.presets import build_preset, preset_names
 from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.shares import deal, global_batch
 from autosync.strategy.space import Limits, Space
 from autosync.strategy.synchronisers.periodic import Periodic
 from benchmarks.clusters import MEGABIT, on_this_machine
@@ -124,7 +126,8 @@ def read_case(fields: Mapping[str, Any], strategy: Strategy, model: ModelSpec, b
 class Cases:
     """Draws cases. `models` are the specs of (task, dtype); `clusters` names the clusters to draw from.
 
-    By default these are all with several ranks.
+    By default these are all with several ranks. With `shares`, ranks compute random shares of the batch, except under
+    strategies that refuse uneven ones.
     """
 
     def __init__(
@@ -135,7 +138,9 @@ class Cases:
         clusters: tuple[str, ...] = SEVERAL,
         num_steps: int = 3,
         backend: BackendName = "gloo",
+        shares: bool = False,
     ) -> None:
+        self._shares = shares
         self._models = models
         self._seed = seed
         self._clusters = clusters
@@ -196,6 +201,8 @@ class Cases:
         self, rng: random.Random, index: int, where: tuple[str, str, str], origin: str, strategy: Strategy
     ) -> Case:
         task, dtype, cluster = where
+        if self._shares:
+            strategy = _divided(rng, strategy, self._models[task, dtype], cluster_of(cluster, self._backend))
         return Case(
             index=index,
             task=task,
@@ -210,6 +217,14 @@ class Cases:
             saves_state=rng.random() < 0.5,
             draws=rng.randrange(2**32),
         )
+
+
+def _divided(rng: random.Random, strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Strategy:
+    """Return the strategy with random shares of the batch, if it may have uneven ones."""
+    if any(message.synchroniser.refuses_shares for message in strategy.messages):
+        return strategy
+    rates = [math.exp(rng.gauss(0, 1)) for _ in range(cluster.num_workers)]
+    return replace(strategy, shares=deal(global_batch(model, cluster), rates))
 
 
 def _preset(rng: random.Random, name: str, model: ModelSpec, cluster: ClusterSpec) -> Strategy:

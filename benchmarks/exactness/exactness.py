@@ -291,6 +291,7 @@ def arguments_of(command_line: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", type=Path, help="only the failures of an earlier run, in its document")
     parser.add_argument("--limit-seconds", type=float, default=3600.0, help="begin no case after that")
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--shares", action="store_true", help="ranks compute random shares of the batch")
     parser.add_argument("--delays", action="store_true", help="ranks sleep at random in forward, backward, before step")
     parser.add_argument("--cluster", action="append", choices=list(CLUSTERS), help="this shape (may be repeated)")
     parser.add_argument("--task", action="append", choices=list(TASKS), help="this task (may be repeated)")
@@ -310,7 +311,14 @@ def main() -> int:
     # NCCL has no ranks without a device.
     clusters = tuple(arguments.cluster or [one for one in SEVERAL if backend == "gloo" or 0 not in CLUSTERS[one]])
     chosen = {key: model for key, model in models.items() if key[0] in (arguments.task or TASKS)}
-    cases = Cases(chosen, seed=arguments.seed, clusters=clusters, num_steps=arguments.steps, backend=backend)
+    cases = Cases(
+        chosen,
+        seed=arguments.seed,
+        clusters=clusters,
+        num_steps=arguments.steps,
+        backend=backend,
+        shares=arguments.shares,
+    )
     indices: Iterable[int] = range(arguments.count) if arguments.index is None else (arguments.index,)
     drawn = failures_in(arguments.only, models, backend) if arguments.only else map(cases.draw, indices)
     ranks = {

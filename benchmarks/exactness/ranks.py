@@ -156,7 +156,8 @@ class Worker:
         )
 
     def _train(self, case: Case, expectation: Expectation | Meaning, answer: Answer) -> None:
-        made = Training(case.task, case.dtype, self._join.rank, self._device)
+        shares = case.bundle.strategy.shares
+        made = Training(case.task, case.dtype, self._join.rank, self._device, shares)
         made.without_sync = lambda: no_sync(made.model)
         plan = case.plan()
         visible = _visible(case, plan) if case.bundle.strategy.is_exact else []
@@ -171,6 +172,7 @@ class Worker:
                 timeout_seconds=STEP_TIMEOUT_SECONDS,
                 hand_off=case.hand_off,
                 checks=case.checks,
+                batch_size=shares[self._join.rank] if shares else None,
             )
         except AutosyncError as error:
             answer.outcome = "refused"

@@ -21,7 +21,9 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from autosync.specs.examples import ShareOfBatches
 from autosync.specs.task_run import move
+from autosync.strategy.shares import weights_of
 from benchmarks.exactness.tasks import task_of
 
 SEED = 5
@@ -35,9 +37,12 @@ Values = dict[str, Tensor]
 
 
 class Training:
-    """A task in training on one rank. The caller adds the parallel parts."""
+    """A task in training on one rank. The caller adds the parallel parts.
 
-    def __init__(self, name: str, dtype: str, rank: int, device: str = "cpu") -> None:
+    With `shares`, the rank computes its share of the batches that all ranks have without them.
+    """
+
+    def __init__(self, name: str, dtype: str, rank: int, device: str = "cpu", shares: Sequence[int] = ()) -> None:
         self.device = torch.device(device)
         self.task = task_of(name, dtype)
         # Ranks start with different parameters: the engine must make them equal, as DDP does.
@@ -45,7 +50,12 @@ class Training:
         self.model = self.task.model().to(self.device)
         self.optimizer = self.task.optimizer(self.model.parameters())
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=2, gamma=0.5)
-        self.batches = torch.Generator().manual_seed(100 + rank)
+        self.batches = _generator(rank)
+        self.draw: Callable[[], Any] = lambda: self.task.batch(self.batches)
+        self.weight = 1.0
+        if shares:
+            self.draw = ShareOfBatches(self.task, shares, rank, _generator).draw
+            self.weight = weights_of(shares)[rank]
         self.called: nn.Module = self.model
         self.without_sync: Callable[[], AbstractContextManager[None]] = nullcontext
         self.step_batches: list[Any] = []
@@ -53,7 +63,7 @@ class Training:
     def backward(self) -> None:
         """Run all microsteps of a step."""
         count = self.task.accumulation_steps
-        self.step_batches = [move(self.task.batch(self.batches), self.device) for _ in range(count)]
+        self.step_batches = [move(self.draw(), self.device) for _ in range(count)]
         for number, batch in enumerate(self.step_batches, start=1):
             with nullcontext() if number == count else self.without_sync():
                 self.task.loss(self.called, batch).backward()
@@ -71,6 +81,11 @@ class Training:
         loss = float(self.task.loss(self.model, move(evaluation_batch(self.task), self.device)))
         self.model.train()
         return loss
+
+
+def _generator(rank: int) -> torch.Generator:
+    """Return the generator of a rank's batches with even shares."""
+    return torch.Generator().manual_seed(100 + rank)
 
 
 def evaluation_batch(task: Any) -> Any:
@@ -311,7 +326,7 @@ class Gradients:
         for name, parameter in self._copy.named_parameters():
             if parameter.grad is not None:
                 dense = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
-                found[name] = dense.double()
+                found[name] = dense.double() * made.weight
         return found
 
     def _with_factors(self, names: Sequence[str], magnitudes: Tensor) -> Tensor:

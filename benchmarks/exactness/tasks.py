@@ -1,7 +1,7 @@
 """The tasks of `exactness.py`: four small models, each with a difficult property, and several optimizers.
 
-There is no BatchNorm, whose statistics differ between ranks, and no dropout, whose random numbers do. Batches are equal
-in size, so the mean of the ranks' losses is the loss of all their examples.
+There is no BatchNorm, whose statistics differ between ranks, and no dropout, whose random numbers do. Losses are means
+over examples, and the first axis of every tensor of a batch counts its `batch_size` examples, so shares can divide it.
 """
 
 from __future__ import annotations
@@ -122,6 +122,7 @@ def conv(dtype: torch.dtype, optimizer: Callable[[Parameters], torch.optim.Optim
         batch=lambda generator: _images(generator, dtype),
         loss=_label_loss,
         optimizer=optimizer,
+        batch_size=3,
     )
 
 
@@ -131,6 +132,7 @@ def transformer(dtype: torch.dtype, optimizer: Callable[[Parameters], torch.opti
         batch=lambda generator: torch.randint(NUM_WORDS, (2, 8), generator=generator),
         loss=lambda model, text: functional.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten()),
         optimizer=optimizer,
+        batch_size=2,
     )
 
 
@@ -148,6 +150,7 @@ def ratings(
         batch=_pairs,
         loss=lambda model, pairs: (model(pairs) - 1.0).square().mean(),
         optimizer=optimizer,
+        batch_size=8,
     )
 
 
@@ -157,6 +160,7 @@ def unused(dtype: torch.dtype, optimizer: Callable[[Parameters], torch.optim.Opt
         batch=lambda generator: torch.randn(4, 10, generator=generator).to(dtype),
         loss=lambda model, x: (model(x) - x.sum(1, keepdim=True)).square().mean(),
         optimizer=optimizer,
+        batch_size=4,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from autosync.plan.steps import Site, Template
 from autosync.plan.templates import template_of
 from autosync.simulators.analytical.kernel import step_seconds
 from autosync.simulators.analytical.prices import MAX_RANKS_APART, PriceList
-from autosync.simulators.analytical.tables import ELEMENTS, MEASURES, KernelInputs, Prices, Units
+from autosync.simulators.analytical.tables import ELEMENTS, MEASURES, KernelInputs, ModelStep, Prices, Units
 from autosync.simulators.analytical.totals import TOTALS, totals_of
 from autosync.simulators.analytical.training import training_of, update_seconds
 from autosync.simulators.analytical.units import PartFacts, VariableSizes, units_of
@@ -22,6 +22,7 @@ from autosync.simulators.interface import Prediction
 from autosync.simulators.shared.arrays import Floats, Integers
 from autosync.simulators.shared.costs import Costs, usual_costs
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.compute_pace import Pace, at_pace, paces_of
 from autosync.specs.model import ITEM_BYTES, ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.canonical import canonical_synchroniser
@@ -34,6 +35,7 @@ _BATCH = 128
 """The number of strategies whose tables fit into the processor's cache together."""
 
 _MAX_ROWS = 100_000
+_MAX_PACES = 1000
 
 
 def open_analytical(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> AnalyticalSimulator:  # noqa: ARG001 - it knows nothing of other models
@@ -66,23 +68,24 @@ class AnalyticalSimulator:
         self._rows: dict[tuple[int, ...], list[float]] = {}
         self._template_of: dict[tuple[int, int], int] = {}
         self._prices: dict[tuple[int, ...], Prices] = {}
-        self._training = training_of(model, cluster, self._probed)
+        self._trainings: dict[Pace, ModelStep] = {}
+        self._even = self._slowest(())
 
     def predict(self, strategies: Sequence[Strategy]) -> list[Prediction]:
         """Return one prediction for each strategy, in their order."""
-        seconds = self.predict_columns(self.encode(strategies))
+        seconds = self._each(strategies, step_seconds, np.empty(0))
         return [Prediction(seconds=one, spread=self._calibrated.spread) for one in seconds.tolist()]
 
     def learn(self, records: Sequence[Record]) -> None:
         """Fit the costs to trials, starting from those of the probe."""
         trials = trials_of(records, self._model, self._cluster)
         self._calibrated = calibrate(self._seconds_if, self._probed, trials)
-        self._prices, self._training = {}, training_of(self._model, self._cluster, self._calibrated.costs)
+        self._prices, self._trainings = {}, {}
 
     def _seconds_if(self, costs: Costs, strategies: Sequence[Strategy]) -> Floats:
         """Return the predictions with these costs."""
         other = AnalyticalSimulator(self._model, self._cluster, costs=costs, numbering=self._numbering)
-        return other.predict_columns(self.encode(strategies))
+        return other._each(strategies, step_seconds, np.empty(0))
 
     def encode(self, strategies: Sequence[Strategy]) -> Columns:
         """Encode strategies as columns; raise for strategies of another model."""
@@ -94,15 +97,44 @@ class AnalyticalSimulator:
             raise
 
     def predict_columns(self, columns: Columns) -> Floats:
-        """Return the seconds of each strategy. The columns use this simulator's numbering."""
-        return np.concatenate([np.empty(0), *[step_seconds(given) for given in self._given(columns)]])
+        """Return the seconds of each strategy with even shares. The columns use this simulator's numbering."""
+        return np.concatenate([np.empty(0), *[step_seconds(given) for given in self._given(columns, self._even)]])
 
     def totals(self, strategies: Sequence[Strategy]) -> Floats:
         """Return the totals of strategies: a row for each, with the columns of `totals.TOTALS`."""
-        columns = self.encode(strategies)
-        return np.concatenate([np.empty((0, len(TOTALS))), *[totals_of(given) for given in self._given(columns)]])
+        return self._each(strategies, totals_of, np.empty((0, len(TOTALS))))
 
-    def _given(self, columns: Columns) -> Iterator[KernelInputs]:
+    def _each(
+        self, strategies: Sequence[Strategy], function: Callable[[KernelInputs], Floats], nothing: Floats
+    ) -> Floats:
+        """Return a function's rows for strategies, in their order; those of one pace are computed together."""
+        places: dict[Pace, list[int]] = {}
+        for place, strategy in enumerate(strategies):
+            places.setdefault(self._slowest(strategy.shares) if strategy.shares else self._even, []).append(place)
+        rows = [nothing]
+        for pace, some in places.items():
+            columns = self.encode([strategies[place] for place in some])
+            rows += [function(given) for given in self._given(columns, pace)]
+        order = np.argsort(np.array([place for some in places.values() for place in some], dtype=np.int64))
+        found: Floats = np.concatenate(rows)[order]
+        return found
+
+    def _slowest(self, shares: Sequence[int]) -> Pace:
+        """Return the pace of the slowest passes and of the slowest update: gradients wait for the last rank's."""
+        paces = paces_of(self._model, self._cluster, shares)
+        return Pace(passes=max(pace.passes for pace in paces), update=max(pace.update for pace in paces))
+
+    def _training(self, pace: Pace) -> ModelStep:
+        """Return the model's step at a pace and at the current costs."""
+        found = self._trainings.get(pace)
+        if found is None:
+            if len(self._trainings) > _MAX_PACES:
+                self._trainings.clear()
+            model = at_pace(self._model, pace)
+            found = self._trainings[pace] = training_of(model, self._cluster, self._calibrated.costs)
+        return found
+
+    def _given(self, columns: Columns, pace: Pace) -> Iterator[KernelInputs]:
         """Yield the kernel's inputs in batches; one strategy at a time if the classes of ranks depend on it."""
         is_large = len(self._cluster.ranks) > MAX_RANKS_APART
         count = 1 if is_large else _BATCH
@@ -114,13 +146,14 @@ class AnalyticalSimulator:
                 found, place = np.unique(template, return_inverse=True)
                 used = tuple(found.tolist())
             prices = self._priced(used)
-            yield KernelInputs(prices, self._units(some, template, place.astype(np.int64)), self._training)
+            yield KernelInputs(prices, self._units(some, template, place.astype(np.int64)), self._training(pace))
 
     def _priced(self, templates: tuple[int, ...]) -> Prices:
         """Return the prices of these templates at the current costs."""
         prices = self._prices.get(templates)
         if prices is None:
-            price_list = PriceList(self._cluster, self._calibrated.costs, update_seconds=update_seconds(self._model))
+            seconds = update_seconds(at_pace(self._model, self._even))
+            price_list = PriceList(self._cluster, self._calibrated.costs, update_seconds=seconds)
             prices = price_list.prices([self._templates[number] for number in templates])
             self._prices = {templates: prices}
         return prices

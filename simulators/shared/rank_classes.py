@@ -113,9 +113,10 @@ def _kind_of_node(cluster: ClusterSpec, position: int) -> Hashable:
     uplink = None if rack is None else (rack.uplink_out, rack.uplink_in, _num_in_rack(cluster, rack.name))
     # A host that a probe found slow is another kind of host, whatever its file claims.
     found = cluster.calibration.node(node.name) if cluster.calibration else None
-    rates = () if found is None else (found.rate_out, found.rate_in, found.rate_within)
-    probed = tuple([_rough(one) for one in rates])
-    return (node.role, node.devices, node.bandwidth_out, node.bandwidth_in, node.intra_bandwidth, uplink, probed)
+    measured = () if found is None else (found.rate_out, found.rate_in, found.rate_within)
+    probed = tuple([_rough(one) for one in measured])
+    rates = (node.bandwidth_out, node.bandwidth_in, node.intra_bandwidth)
+    return (node.role, node.devices, node.compute, *rates, uplink, probed)
 
 
 def _rough(rate: Estimate | None) -> float | None:

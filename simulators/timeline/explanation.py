@@ -73,7 +73,8 @@ def name_of(plan: Plan, index: int) -> str:
 def explanation_of(plan: Plan, cluster: ClusterSpec, scene: Scene, played: Played, *, seconds: float) -> Explanation:
     """Return the explanation of the last simulated step."""
     path = _Path(plan, scene, played)
-    compute = float(scene.program_seconds[scene.program == COMPUTE].sum())
+    # The slowest rank's: the others wait for it.
+    compute = float(scene.program_seconds[:, scene.program == COMPUTE].sum(axis=1).max())
     return Explanation(
         seconds=seconds,
         compute_seconds=compute,

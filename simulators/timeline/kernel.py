@@ -262,7 +262,8 @@ def _train(scene: Scene, state: PlayState, rank: int) -> None:
     num_parts, num_ranks = len(scene.parts), len(scene.trains)
     while ours.iteration < state.num_iterations:
         place, iteration = ours.at, ours.iteration
-        step, argument, seconds = scene.program[place], scene.program_argument[place], scene.program_seconds[place]
+        step, argument = scene.program[place], scene.program_argument[place]
+        seconds = scene.program_seconds[rank, place]
         if step == WAIT and state.unmet[iteration, num_parts + argument * num_ranks + rank] > 0:
             break
         ours.at = (place + 1) % len(scene.program)

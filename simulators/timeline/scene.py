@@ -91,7 +91,11 @@ class NetworkLinks(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """A plan to simulate. `program` has the kinds of its steps; `part_of` is by operation and rank (-1: no part)."""
+    """A plan to simulate.
+
+    `program` has the kinds of its steps, and `program_seconds` their times on each rank, because ranks may have
+    different paces. `part_of` is by operation and rank (-1: no part).
+    """
 
     network: NetworkLinks
     times: Times

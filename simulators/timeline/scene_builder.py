@@ -16,8 +16,9 @@ from autosync.simulators.timeline.move_tables import MoveTables, goes_round, mov
 from autosync.simulators.timeline.scene import NetworkLinks, Scene, Times
 from autosync.simulators.timeline.scene_tables import SceneInputs, scene_of
 from autosync.simulators.timeline.stock_ddp import is_stock
-from autosync.simulators.timeline.training_program import Program, program_of, with_update, with_work
+from autosync.simulators.timeline.training_program import Program, program_of, seconds_at, with_update, with_work
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.compute_pace import USUAL, Pace, paces_of
 from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Overlap
 
@@ -39,7 +40,9 @@ class SceneBuilder:
 
     def __init__(self, model: ModelSpec, cluster: ClusterSpec, costs: Costs) -> None:
         self._model = model
+        self._cluster = cluster
         self._costs = costs
+        self._known_paces: dict[tuple[int, ...], tuple[Pace, ...]] = {}
         self._workers = tuple(range(cluster.num_workers))
         # Ranks that share processors wait for each other, so none can represent others.
         self._is_even = costs.num_processors is None and _is_even(cluster)
@@ -53,11 +56,22 @@ class SceneBuilder:
         self._update_seconds = sum(segment.seconds for segment in model.timeline.optimizer) / num_elements
 
     def scene(
-        self, tables: Tables, overlap: Overlap, *, by_users: Flags, users_elements: int, every_rank: bool = False
+        self,
+        tables: Tables,
+        overlap: Overlap,
+        *,
+        by_users: Flags,
+        users_elements: int,
+        shares: Sequence[int] = (),
+        every_rank: bool = False,
     ) -> Scene:
-        """Return the scene of a plan. If all ranks do the same it has only one of them, except with `every_rank`."""
+        """Return the scene of a plan whose ranks compute these shares of the batch (empty: even ones).
+
+        If all ranks do the same it has only one of them, except with `every_rank`.
+        """
         operations, costs = tables.operations, self._costs
-        stock = is_stock(tables, overlap, self._model)
+        is_weighed = bool(shares) or self._model.weighs
+        stock = not is_weighed and is_stock(tables, overlap, self._model)
         rates = np.array([costs.local_rate(cost) for cost in tables.costs] or [1.0])
         is_update = operations.kind == _UPDATE
         elements = operations.num_elements.astype(np.float64)
@@ -67,11 +81,13 @@ class SceneBuilder:
         is_same = all(self._is_same_for_all(shape) for shape in tables.shapes)
         # If there are fewer elements than members, only some members have a chunk to send.
         has_chunks = bool((operations.num_elements[operations.is_transfer] >= len(self._workers)).all())
-        alike = self._is_even and not every_rank and has_one_order and is_same and has_chunks
+        paces = self._paces(shares)
+        has_one_pace = len(set(paces)) == 1
+        alike = self._is_even and not every_rank and has_one_order and is_same and has_chunks and has_one_pace
         place = self._alike if alike and self._alike is not None else self._apart
-        program = self._program(tables, overlap, stock=stock)
+        program = with_update(self._program(tables, overlap, stock=stock), users_elements * self._update_seconds)
         numbers = self._shapes(tables.shapes)
-        return scene_of(
+        scene = scene_of(
             SceneInputs(
                 operations=operations._replace(shape=numbers[operations.shape]),
                 gates=tables.gates,
@@ -81,7 +97,7 @@ class SceneBuilder:
                 network=place.network,
                 times=self._times(stock=stock),
                 trains=place.trains,
-                program=with_update(program, users_elements * self._update_seconds),
+                program=program,
                 # The reducer averages while it communicates.
                 local_work=np.where(is_update | stock, 0.0, elements / rates[operations.cost]),
                 local_seconds=np.where(is_update, elements * self._update_seconds, 0.0),
@@ -89,6 +105,16 @@ class SceneBuilder:
                 is_native=is_native,
             )
         )
+        return _at_paces(scene, program, paces[: len(place.trains)])
+
+    def _paces(self, shares: Sequence[int]) -> tuple[Pace, ...]:
+        """Return the pace of each rank. Ranks that only serve have the usual one."""
+        key = tuple(shares)
+        found = self._known_paces.get(key)
+        if found is None:
+            of_servers = (USUAL,) * (len(self._cluster.ranks) - len(self._workers))
+            found = self._known_paces[key] = paces_of(self._model, self._cluster, key) + of_servers
+        return found
 
     def _is_same_for_all(self, shape: Shape) -> bool:
         """Return whether all workers take part, in one group, and do the same in it."""
@@ -147,6 +173,15 @@ class _PlayedRanks(NamedTuple):
 
     network: NetworkLinks
     trains: Flags
+
+
+def _at_paces(scene: Scene, program: Program, paces: Sequence[Pace]) -> Scene:
+    """Return the scene in which each rank computes, and updates for the engine, at its own pace."""
+    scene = scene._replace(program_seconds=seconds_at(program, paces))
+    update = np.array([pace.update for pace in paces])
+    if (update != 1).any():
+        scene.parts["seconds"] *= update[scene.parts["rank"]]
+    return scene
 
 
 def _is_even(cluster: ClusterSpec) -> bool:

@@ -24,6 +24,7 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.representation import Strategy
+from autosync.strategy.shares import are_even
 
 MOST_RANKS = 64
 """The largest number of ranks; larger clusters have too many messages to simulate (see `simulators.large_clusters`)."""
@@ -101,6 +102,7 @@ class TimelineSimulator:
                 strategy.overlap,
                 by_users=plans.by_users[begin:end],
                 users_elements=int(plans.users_elements[number]),
+                shares=() if are_even(strategy.shares) else strategy.shares,
                 every_rank=every_rank,
             )
 

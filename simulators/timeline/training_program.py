@@ -10,6 +10,7 @@ import numpy as np
 from autosync.plan.tables import GATE_KINDS, Gates
 from autosync.plan.types import Gate
 from autosync.simulators.shared.arrays import Floats, Integers
+from autosync.specs.compute_pace import Pace
 from autosync.specs.model import ModelSpec
 
 COMPUTE, WAIT, EVENT, STEP_ENDS, WORK = range(5)
@@ -61,6 +62,19 @@ def with_update(program: Program, seconds: float) -> Program:
     (called,) = np.flatnonzero((program.step == EVENT) & (program.argument == program.step_called))
     taken[called + 1] = seconds
     return program._replace(seconds=taken)
+
+
+def seconds_at(program: Program, paces: Sequence[Pace]) -> Floats:
+    """Return the times of a program's steps on ranks of these paces: a row for each rank.
+
+    The engine's work does not depend on the pace.
+    """
+    is_compute = program.step == COMPUTE
+    passes, update = is_compute.copy(), np.zeros_like(is_compute)
+    (called,) = np.flatnonzero((program.step == EVENT) & (program.argument == program.step_called))
+    passes[called + 1 :], update[called + 1] = False, True
+    factors = [np.where(passes, pace.passes, np.where(update, pace.update, 1.0)) for pace in paces]
+    return np.array(factors, dtype=np.float64) * program.seconds
 
 
 def with_work(program: Program, *, step: float, gradient: float, update: float) -> Program:

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from autosync.specs.cluster import BackendName, ClusterSpec, Node, Rack
-from autosync.specs.model import DType, ModelSpec, OptimizerSpec, Segment, Timeline, Untrained, Variable
+from autosync.specs.model import DType, ModelSpec, OptimizerSpec, Segment, Timeline, Variable
+from autosync.specs.untrained import Untrained
 
 SIZES = (1, 2, 3, 5, 7, 8, 16, 33)
 GIGABIT_BYTES_PER_SECOND = 125e6

@@ -70,8 +70,8 @@ def test_a_heavy_import_is_found(run_python: Callable[[str], str]) -> None:
 def test_the_shop_window_is_lazy_and_complete(modules: dict[str, Path], run_python: Callable[[str], str]) -> None:
     code = "import autosync, json\nprint(json.dumps([sorted(autosync.__all__), autosync._LAZY]))"
     names, lazy = json.loads(run_python(code))
-    runtime = {"consolidate", "describe", "drain", "load", "no_sync", "parallelize", "release", "save"}
-    others = {"Table", "Task", "loader", "loop", "tune"}
+    runtime = {"consolidate", "describe", "drain", "load", "no_sync", "parallelize", "release", "save", "weigh"}
+    others = {"Table", "Task", "loader", "loop", "share_sampler", "tune"}
     assert set(names) == {"__version__"} | others | runtime
     assert lazy.keys() == others | runtime
     # One name of each module finds what is wrong with its imports; the others are then known to be there.

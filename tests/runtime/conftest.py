@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,11 @@ class Ranks:
         """The path of a preset's bundle."""
         strategy = build_preset(preset, model(task), self.cluster, **options)
         return write_bundle(self.folder / f"{preset}-{task}.yaml", strategy, task, self.cluster)
+
+    def divided_bundle(self, preset: str, task: str, shares: tuple[int, ...]) -> str:
+        """The path of a preset's bundle in which ranks compute these shares of the batch."""
+        strategy = replace(build_preset(preset, model(task), self.cluster), shares=shares)
+        return write_bundle(self.folder / f"{preset}-{task}-divided.yaml", strategy, task, self.cluster)
 
     def mixed_bundle(self) -> str:
         """The path of a bundle that has the first layer of `small` updated by all workers and the second in shards."""

@@ -92,7 +92,9 @@ def by_ddp(name: str, num_steps: int = NUM_STEPS) -> dict[str, torch.Tensor]:
     return made.values()
 
 
-def difference(values: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> str:
+def difference(
+    values: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], *, usual_tolerance: float = 1e-11
+) -> str:
     """The tensors that are not as expected, by their norms, or that differ between ranks at all."""
     found = []
     for key, value in values.items():
@@ -100,7 +102,7 @@ def difference(values: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
         numbers = value.double().contiguous()
         everyones = [torch.empty_like(numbers) for _ in range(dist.get_world_size())]
         dist.all_gather(everyones, numbers)
-        tolerance = TOLERANCES.get(value.dtype, 1e-11)
+        tolerance = TOLERANCES.get(value.dtype, usual_tolerance)
         error = float((numbers - expected[key].double()).norm() / expected[key].double().norm().clamp_min(1e-3))
         if not error < tolerance:
             found.append(f"{key} is off by {error:.1e}")

@@ -48,6 +48,7 @@ def transformer() -> Task:
         batch=lambda generator: torch.randint(NUM_WORDS, (2, 6), generator=generator),
         loss=lambda model, text: functional.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten()),
         optimizer=two_groups,
+        batch_size=2,
     )
 
 
@@ -72,6 +73,7 @@ def convnet() -> Task:
         optimizer=lambda parameters: torch.optim.SGD(
             parameters, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01
         ),
+        batch_size=2,
     )
 
 
@@ -102,6 +104,7 @@ def odd() -> Task:
         batch=_numbers,
         loss=lambda model, x: (model(x) - x.sum(1, keepdim=True)).square().mean(),
         optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.02),
+        batch_size=4,
     )
 
 
@@ -113,6 +116,7 @@ def clipped() -> Task:
         batch=_numbers,
         loss=lambda model, x: (model(x) - x.sum(1, keepdim=True)).square().mean(),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.5),
+        batch_size=4,
         accumulation_steps=3,
         clip_norm=0.05,
     )
@@ -126,6 +130,7 @@ def small() -> Task:
         batch=_numbers,
         loss=lambda model, x: (model(x) - x.sum(1, keepdim=True)).square().mean(),
         optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.02, weight_decay=0.1),
+        batch_size=4,
     )
 
 
@@ -145,6 +150,29 @@ def half() -> Task:
     )
 
 
+def tokens() -> Task:
+    """A loss that is a mean over unmasked positions, of which batches have unequally many, and some none."""
+
+    def batch(generator: torch.Generator) -> Tensor:
+        text = torch.randint(NUM_WORDS, (4, 6), generator=generator)
+        kept = torch.rand(4, 1, generator=generator) > 0.5
+        return torch.where(kept & (torch.rand(4, 6, generator=generator) < 0.6), text, -1)
+
+    def loss(model: nn.Module, text: Tensor) -> Tensor:
+        logits = model(text.clamp_min(0))
+        return functional.cross_entropy(logits.flatten(0, 1), text.flatten(), ignore_index=-1)
+
+    return Task(
+        name="tokens",
+        model=lambda: nn.Sequential(nn.Embedding(NUM_WORDS, 5), nn.Linear(5, NUM_WORDS)).double(),
+        batch=batch,
+        loss=loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+        batch_size=4,
+        weight=lambda text: int((text >= 0).sum()),
+    )
+
+
 EXACT = (transformer, convnet, odd, clipped)
 
-assert len({task().name for task in itertools.chain(EXACT, (small, half))}) == 6
+assert len({task().name for task in itertools.chain(EXACT, (small, half, tokens))}) == 7

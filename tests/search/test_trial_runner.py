@@ -14,7 +14,8 @@ from autosync.search.measurement_effort import FEWEST_STEPS, NORMAL_EFFORT, Effo
 from autosync.search.prepared_trial import TrialPreparer
 from autosync.search.trial_runner import TrialRunner
 from autosync.specs.cluster import ClusterSpec
-from autosync.specs.model import ModelSpec, Untrained
+from autosync.specs.model import ModelSpec
+from autosync.specs.untrained import Untrained
 from autosync.strategy.emit.settings import DdpSettings
 from autosync.strategy.presets import build_preset
 from autosync.testing.trials import FakeService, FakeSteps

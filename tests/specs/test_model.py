@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Untrained, Variable
+from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
+from autosync.specs.untrained import Untrained
 from tests.helpers.random_specs import models
 
 WEIGHT = Variable(name="fc.weight", shape=(3, 4), kind="linear", use=0, ready=1, factor_rows=8)

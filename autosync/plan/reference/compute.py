@@ -43,6 +43,7 @@ class Compute:
         self._progress = progress
         self._worker = worker
         self._num_steps = num_steps
+        self._weights = plan.weights
         self._rng = rng
         self._variables = workload.model.variables
         self._step = [num_steps if rank.role == "server" else 0 for rank in plan.ranks]
@@ -132,7 +133,7 @@ class Compute:
 
     def _make_gradient(self, rank: int, index: int) -> None:
         variable, step = self._variables[index], self._step[rank]
-        gradient = self._workload.gradient(variable, rank, step, self._in_use[rank, index])
+        gradient = self._workload.gradient(variable, rank, step, self._in_use[rank, index]).scaled(self._weights[rank])
         for part_index, part in self._parts_of[variable.name]:
             flat = _cut(part, gradient.dense).reshape(-1)
             self._dense("grad", part_index, rank, step)[...] = flat

@@ -42,7 +42,7 @@ def meaning(strategy: Strategy, workload: Workload, *, num_workers: int, num_ste
             {v.name: workload.gradient(v, rank, step, copies[rank][v.name]).dense for v in model.variables}
             for rank in range(num_workers)
         ]
-        _step_shared(shared, gradients, step, model.clip_norm)
+        _step_shared(shared, gradients, strategy.shares, step, model.clip_norm)
         for rank in range(num_workers):
             _step_own(own, gradients, rank, step, model.clip_norm)
         for drifting in own:
@@ -64,9 +64,11 @@ class _Shared:
         self.optimizer = optimizer
         self.state: State = (np.zeros(len(initial)), np.zeros(len(initial)))
 
-    def mean(self, gradients: Sequence[dict[str, Array]]) -> Array:
-        total = sum(_window(self.part, one).reshape(-1) for one in gradients)
-        return np.asarray(total / len(gradients))
+    def mean(self, gradients: Sequence[dict[str, Array]], shares: Sequence[int]) -> Array:
+        """Return the gradient of the mean over all examples of the global batch."""
+        counts = shares or (1,) * len(gradients)
+        pairs = zip(counts, gradients, strict=True)
+        return np.asarray(sum(count * _window(self.part, one).reshape(-1) for count, one in pairs) / sum(counts))
 
     def update(self, gradient: Array, step: int) -> None:
         new = self.versions[-1].copy()
@@ -108,9 +110,13 @@ class _Own:
 
 
 def _step_shared(
-    shared: Sequence[_Shared], gradients: Sequence[dict[str, Array]], step: int, clip_norm: float | None
+    shared: Sequence[_Shared],
+    gradients: Sequence[dict[str, Array]],
+    shares: Sequence[int],
+    step: int,
+    clip_norm: float | None,
 ) -> None:
-    means = [one.mean(gradients) for one in shared]
+    means = [one.mean(gradients, shares) for one in shared]
     coefficient = _coefficient(means, clip_norm)
     for one, mean in zip(shared, means, strict=True):
         one.update(mean * coefficient, step)

@@ -15,13 +15,20 @@ from autosync.plan.reference.workload import Array, Workload
 
 
 def single_process(
-    workload: Workload, *, num_workers: int, num_steps: int, delays: Mapping[str, int] | None = None
+    workload: Workload,
+    *,
+    num_workers: int,
+    num_steps: int,
+    delays: Mapping[str, int] | None = None,
+    shares: Sequence[int] = (),
 ) -> dict[str, Array]:
     """Return the parameters that the step after the last would use.
 
-    `delays` gives the number of updates by which each variable's parameters are late.
+    `delays` gives the number of updates by which each variable's parameters are late. `shares` has the examples in
+    each worker's batch, if these are not equally many.
     """
     delays = delays or {}
+    counts = shares or (1,) * num_workers
     model = workload.model
     optimizer = reference_optimizer(model.optimizer)
     history = {variable.name: [workload.initial(variable)] for variable in model.variables}
@@ -31,8 +38,10 @@ def single_process(
         for variable in model.variables:
             versions = history[variable.name]
             used = _used(versions, delays.get(variable.name, 0))
-            total = sum(workload.gradient(variable, rank, step, used).dense for rank in range(num_workers))
-            gradients[variable.name] = np.asarray(total) / num_workers
+            total = sum(
+                count * workload.gradient(variable, rank, step, used).dense for rank, count in enumerate(counts)
+            )
+            gradients[variable.name] = np.asarray(total) / sum(counts)
         coefficient = 1.0
         if model.clip_norm is not None:
             total_squares = float(sum(np.sum(gradient**2) for gradient in gradients.values()))

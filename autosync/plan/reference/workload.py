@@ -6,7 +6,7 @@ random so that no two ranks send the same. Everything is drawn from a seed and c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -24,6 +24,11 @@ class Gradient:
     dense: Array
     rows: npt.NDArray[np.int64] | None = None
     factors: tuple[Array, Array] | None = None
+
+    def scaled(self, weight: float) -> Gradient:
+        """Return the gradient times a rank's weight."""
+        factors = None if self.factors is None else (self.factors[0] * weight, self.factors[1])
+        return replace(self, dense=self.dense * weight, factors=factors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,14 +84,18 @@ class Execution:
     def abort(self) -> None:
         self.links.abort()
 
-    def take_gradient(self, name: str, gradient: torch.Tensor, iteration: int) -> torch.Tensor:
-        """Store a variable's complete gradient where its transfers read it; return the gradient that users see now."""
+    def take_gradient(self, name: str, gradient: torch.Tensor, iteration: int, *, factor: float = 1.0) -> torch.Tensor:
+        """Store a variable's complete gradient where its transfers read it; return the gradient that users see now.
+
+        First it is scaled in place by `factor`, the weight of this rank's batch.
+        """
+        _scale(gradient, factor)
         if name in self.sparse.variables:
             self.sparse.take(name, gradient, iteration)
             return gradient
         seen = self.memory.take_gradient(name, gradient, iteration)
         if name in self.factors.variables:
-            self.factors.take(name, seen, iteration)
+            self.factors.take(name, seen, iteration, factor=factor)
         return seen
 
     def take_nothing(self, name: str, iteration: int) -> torch.Tensor | None:
@@ -206,3 +210,16 @@ class Execution:
         self.factors.close()
         self._mover.close()
         self.links.close()
+
+
+@torch.no_grad()
+def _scale(gradient: torch.Tensor, factor: float) -> None:
+    """Scale a gradient in its own memory."""
+    if factor == 1.0:
+        return
+    values = gradient.detach()
+    if factor == 0.0:
+        # A mean over nothing is NaN, and counts as nothing.
+        values.zero_()
+    else:
+        values.mul_(factor)

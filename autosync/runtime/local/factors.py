@@ -170,13 +170,15 @@ class Factors:
         """Record the factors of one call of a layer, when the backward pass goes through it."""
         self._pairs[name].append(pair)
 
-    def take(self, name: str, gradient: torch.Tensor, iteration: int) -> None:
-        """Store the factors of a variable's complete gradient where their transfer reads them."""
+    def take(self, name: str, gradient: torch.Tensor, iteration: int, *, factor: float = 1.0) -> None:
+        """Store the factors of a variable's complete gradient, which was scaled, where their transfer reads them."""
         pairs = self._pairs[name]
         if len(pairs) != 1:
             found = f"{len(pairs)} calls of its layer" if pairs else "no call of its layer"
             raise OperationError(f"the gradient of {name} came from {found} {_INSTEAD}")
         pair = pairs.pop()
+        if factor != 1.0:
+            pair = pair._replace(outputs=pair.outputs * factor if factor else torch.zeros_like(pair.outputs))
         self._check(name, pair, gradient)
         if not len(pair.outputs):
             # The batch had no examples: the layer was used, and its gradient is zero.

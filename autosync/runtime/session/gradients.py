@@ -9,19 +9,21 @@ import torch
 from autosync.runtime.engine.engine import Engine
 from autosync.runtime.engine.execution import Execution
 from autosync.runtime.memory.unused_variables import is_absent
+from autosync.runtime.session.batch_weight import BatchWeight
 from autosync.runtime.session.variable_roles import VariableRoles
 
 
 class Gradients:
     """Gives a model's gradients to the engine, and finished ones back if the user's optimizer updates."""
 
-    def __init__(self, variables: VariableRoles, execution: Execution, engine: Engine) -> None:
+    def __init__(self, variables: VariableRoles, execution: Execution, engine: Engine, weight: BatchWeight) -> None:
         self._variables = variables
         self._parameters = variables.parameters
         self._engine_updates = variables.engine
         self._numbers = {name: number for number, name in enumerate(variables.parameters)}
         self._execution = execution
         self._engine = engine
+        self._weight = weight
         # Gradients that the engine has last given to the user, and gradients that the script has put in their places.
         self._seen: dict[str, torch.Tensor] = {}
         self._foreign: dict[str, torch.Tensor] = {}
@@ -41,7 +43,8 @@ class Gradients:
         parameter = self._parameters[name]
         gradient = parameter.grad
         assert gradient is not None, "the gradient that was just accumulated"
-        seen = self._execution.take_gradient(name, gradient, self._engine.iteration)
+        factor = self._weight.factor
+        seen = self._execution.take_gradient(name, gradient, self._engine.iteration, factor=factor)
         if seen is not gradient and name not in self._engine_updates:
             parameter.grad = self._seen[name] = seen
         self._engine.gradient_ready(self._numbers[name])
@@ -60,6 +63,7 @@ class Gradients:
                 parameter.grad = seen
             self._unused.append(name)
             self._engine.gradient_ready(self._numbers[name])
+        self._weight.step_ends()
 
     def give_back(self) -> None:
         """Give the user the gradients that are finished, for variables that the user's optimizer updates."""

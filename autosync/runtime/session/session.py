@@ -25,6 +25,7 @@ from autosync.runtime.local.joint_optimizer import members_of
 from autosync.runtime.serving.first_worker import Servers
 from autosync.runtime.session.agreement import parameters_of, refuse_gradient, unsynchronised
 from autosync.runtime.session.backward import BackwardSync
+from autosync.runtime.session.batch_weight import BatchWeight
 from autosync.runtime.session.description import described
 from autosync.runtime.session.engine_step import EngineStep
 from autosync.runtime.session.gradients import Gradients
@@ -56,6 +57,7 @@ class Session:
         buffers: Buffers | None = None,
         compute: ComputeSpan | None = None,
         servers: Servers | None = None,
+        batch_size: int | None = None,
     ) -> None:
         self.training = Training(
             model=model,
@@ -72,6 +74,7 @@ class Session:
         self._buffers = buffers
         self._compute = compute
         self._variables = VariableRoles.of(plan, parameters_of(model, bundle), execution)
+        self._weight = BatchWeight(plan, execution.links, batch_size=batch_size)
         unchanged = Expected(model, optimizer, bundle, are_engines=bool(self._variables.engine))
         self._step = EngineStep(
             model,
@@ -85,7 +88,7 @@ class Session:
         )
         self._backward = BackwardSync(
             self._variables,
-            Gradients(self._variables, execution, engine),
+            Gradients(self._variables, execution, engine, self._weight),
             self._step,
             engine,
             execution,
@@ -137,6 +140,10 @@ class Session:
     def step(self) -> int:
         """The number of steps made, including those before a checkpoint that was loaded."""
         return self._engine.iteration
+
+    def weigh(self, weight: float) -> None:
+        """Weigh this rank's gradients of the next step by its weight among those of all workers."""
+        self._weight.measure(weight)
 
     def drain(self) -> None:
         """Wait for all updates under way."""

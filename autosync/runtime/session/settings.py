@@ -15,4 +15,5 @@ class Settings:
     broadcast_buffers: bool
     hand_off: bool
     checks: bool
+    batch_size: int | None = None
     trace: Path | None

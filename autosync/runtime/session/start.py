@@ -32,6 +32,7 @@ from autosync.runtime.session.agreement import (
     refusal_told,
     send_state,
 )
+from autosync.runtime.session.batch_weight import BatchWeight
 from autosync.runtime.session.model_buffers import Buffers
 from autosync.runtime.session.session import Session
 from autosync.runtime.session.settings import Settings
@@ -76,6 +77,7 @@ def start(
     name, store = _next_session(group)
     with refusal_told(store, rank=rank):
         begun = _checked(model, optimizer, bundle, settings, num_ranks=num_ranks, others=others)
+        BatchWeight.check(begun.plan, rank, settings.batch_size)
     patience = dt.timedelta(seconds=settings.timeout_seconds)
     facts = {**facts_of_rank(bundle), **(layouts_of(begun.parameters) if begun.stock is not None else {})}
     agree(store, rank=rank, num_ranks=num_ranks, facts=facts, patience=patience)
@@ -236,6 +238,7 @@ def _engine_session(
         buffers=_buffers(begun, links),
         compute=compute,
         servers=servers,
+        batch_size=begun.settings.batch_size,
     )
 
 

@@ -39,6 +39,9 @@ class Synchronisation(Protocol):
     def prepare(self) -> None:
         """Have the next backward pass synchronised, as after a forward pass with `syncs`."""
 
+    def weigh(self, weight: float) -> None:
+        """Weigh this rank's gradients of the next step by its weight among those of all workers."""
+
     def drain(self) -> None:
         """Wait for all updates under way."""
 

@@ -54,6 +54,7 @@ def _reasons(plan: Plan) -> Iterator[str]:
         yield f"the backend is {plan.backend}"
     if plan.num_workers < 2:
         yield "one worker has nothing to send"
+    yield from _division_reasons(plan)
     for operation in plan.operations:
         if operation.groups != everyone:
             yield "not every operation is of all workers and of them alone"
@@ -69,6 +70,11 @@ def _reasons(plan: Plan) -> Iterator[str]:
         yield "a gradient is in no bucket, or in several"
     elif _assigned(plan) != _members(plan):
         yield "its buckets of several dtypes have sizes that do not fit into one list"
+
+
+def _division_reasons(plan: Plan) -> Iterator[str]:
+    if plan.shares or plan.weighs:
+        yield "gradients are weighed, and the Reducer takes their plain mean"
 
 
 def _transfer_reasons(plan: Plan, transfer: Transfer) -> Iterator[str]:

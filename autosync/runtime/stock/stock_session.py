@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from autosync.errors import OperationError
 from autosync.plan.types import Plan
 from autosync.runtime.checkpoints.loading import Loading, put_in_place
 from autosync.runtime.engine.trace import ComputeSpan
@@ -120,6 +121,13 @@ class StockSession:
 
     def bring_home(self, entries: Mapping[str, dict[str, Any]], *, alone: bool) -> None:
         """Do nothing, because the user's optimizer has its complete state."""
+
+    def weigh(self, weight: float) -> None:  # noqa: ARG002 - the same for all weights
+        """Refuse, because the reducer takes the plain mean of all ranks' gradients."""
+        raise OperationError(
+            "torch's reducer carries out this bundle, and takes the plain mean of all ranks' gradients "
+            "(parallelize(..., hand_off=False) trains with autosync's engine, which weighs them)"
+        )
 
     def drain(self) -> None:
         """Do nothing, because nothing is under way between steps."""

@@ -1,8 +1,8 @@
 """The likeness of strategies: each strategy becomes a vector, and similar strategies have near vectors.
 
 The vector says how the bytes of each quarter of the backward pass travel (the synchroniser, the sizes of messages and
-slices), which nodes serve, and how the step is scheduled. Two strategies that treat the same bytes in the same way are
-near, however they are written.
+slices), which nodes serve, how the step is scheduled, and the shares of the batch where devices compute at different
+speeds. Two strategies that treat the same bytes in the same way are near, however they are written.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.parts import PartName
 from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.shares import weights_of
 from autosync.strategy.synchronisers import synchroniser_kinds
 
 Floats = npt.NDArray[np.float64]
@@ -47,7 +48,8 @@ class Likeness:
             quarter = min(int(NUM_QUARTERS * (before + variable.num_bytes / 2) / self._total), NUM_QUARTERS - 1)
             self._whole[variable.name] = quarter * _BLOCK, float(variable.num_bytes)
             before += variable.num_bytes
-        self._length = NUM_QUARTERS * _BLOCK + len(self._nodes) + len(_CODECS) + 5
+        self._num_workers = cluster.num_workers if cluster.is_uneven else 0
+        self._length = NUM_QUARTERS * _BLOCK + len(self._nodes) + len(_CODECS) + 5 + self._num_workers
 
     def vectors(self, strategies: Sequence[Strategy]) -> Floats:
         """Return a matrix with one row for each strategy."""
@@ -85,7 +87,7 @@ class Likeness:
                 row[servers + self._nodes[synchroniser.served_by]] += num_bytes / self._total
             if message.codec is not None:
                 row[codecs + _CODECS.index(message.codec.kind)] += num_bytes / self._total
-        row[codecs + len(_CODECS) :] = self._schedule(strategy)
+        row[codecs + len(_CODECS) :] = self._schedule(strategy) + self._shares(strategy)
         return row
 
     def _part(self, text: str, strategy: Strategy) -> tuple[int, float]:
@@ -109,6 +111,13 @@ class Likeness:
             math.log2(num_lanes) / 2,
             0.5 * self._follows_use(messages) if num_lanes > 1 else 0.0,
         ]
+
+    def _shares(self, strategy: Strategy) -> list[float]:
+        """Return the logarithm of each rank's share, compared with an even one; nothing if devices are equally fast."""
+        if not self._num_workers:
+            return []
+        weights = weights_of(strategy.shares) if strategy.shares else (1.0,) * self._num_workers
+        return [math.log2(weight) / 2 for weight in weights]
 
     def _follows_use(self, messages: Sequence[Message]) -> float:
         """Return how closely priorities follow the order of use: their correlation, or 0 if all are equal."""

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from autosync.errors import Problem, TaskError
-from autosync.specs.model import ITEM_BYTES, ModelSpec, OptimizerSpec, Segment, Timeline, Untrained, Variable
+from autosync.specs.model import ITEM_BYTES, ModelSpec, OptimizerSpec, Segment, Timeline, Variable
 from autosync.specs.profile.machine_load import MachineLoad
 from autosync.specs.profile.recorder import Microstep, ModelStructure
 from autosync.specs.profile.steadiness import profiled
+from autosync.specs.untrained import Untrained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

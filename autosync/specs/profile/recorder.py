@@ -93,7 +93,8 @@ def _where_hooks_can_be(model: nn.Module, path: str, module: nn.Module) -> tuple
     """Return the module, or the nearest enclosing module that takes hooks: scripted modules take none."""
     while path and isinstance(module, torch.jit.ScriptModule):
         path = path.rpartition(".")[0]
-        module = model.get_submodule(path)
+        # A scripted model does not look up its modules itself.
+        module = dict(model.named_modules())[path]
     return path, module
 
 

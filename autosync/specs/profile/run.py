@@ -20,11 +20,14 @@ from torch import nn
 
 from autosync.errors import InputError, OperationError, TaskError
 from autosync.specs import task_run
+from autosync.specs.batch_times import BatchTime
 from autosync.specs.model import ModelSpec, OptimizerSpec
 from autosync.specs.profile.assemble import ProfiledStep, ProfileRecords, assemble
+from autosync.specs.profile.batch_sizes import check_sizes, time_sizes
 from autosync.specs.profile.clock import clock_of
 from autosync.specs.profile.computed_clock import META, ComputedClock
 from autosync.specs.profile.device_rates import DEFAULT_RATE, DeviceRate, device_rate
+from autosync.specs.profile.find_cuts import FoundCuts, find_cuts
 from autosync.specs.profile.graph import ParameterUses, distinct_rows
 from autosync.specs.profile.machine_load import UNKNOWN, LoadWatch, MachineLoad
 from autosync.specs.profile.optimizer import optimizer_notes, optimizer_spec, probe_optimizer
@@ -50,13 +53,21 @@ def profile(
     times: Literal["measured", "computed"] = "measured",
     rate: DeviceRate | str = DEFAULT_RATE,
     seed: int = 0,
+    batch_sizes: Sequence[int] = (),
+    cuts: bool = False,
     progress: Progress | None = None,
 ) -> ModelSpec:
     """Profile a task and return its model spec. `rate` is the device of computed times.
 
     Exactly `steps` steps are measured after warm-up; without `steps`, as many as are needed until the time of a step is
     steady, within limits. The spec says how steady it is and whether the machine was busy (`Timeline.profiled`).
+    `batch_sizes` are other numbers of examples whose passes are timed too, for shares of the batch (`Timeline.sizes`).
+    With `cuts`, the spec says where the model can be cut into stages (`Timeline.cuts`).
     """
+    if batch_sizes:
+        check_sizes(task, batch_sizes)
+    if times == "computed" and (batch_sizes or cuts):
+        raise InputError("batch sizes or cuts with computed times", rule="both come from passes on a device")
     if steps is not None and steps < 1:
         raise InputError(f"{steps} steps measure nothing", rule="steps is 1 or more")
     tell = progress or (lambda _: None)
@@ -65,16 +76,30 @@ def profile(
         torch.manual_seed(seed)
         if times == "measured":
             place = _device(device)
-            spec = assemble(task, _measure(task, place, steps, seed, tell))
+            training = _Training(task, place, seed)
+            spec = _assembled(task, _measure(task, training, place, steps, tell))
+            if batch_sizes:
+                tell(f"batches of {', '.join(map(str, sorted(set(batch_sizes))))} examples")
+                spec = replace(spec, timeline=replace(spec.timeline, sizes=training.times_of_sizes(batch_sizes)))
+            if cuts:
+                tell("cuts")
+                found = training.cuts()
+                spec = replace(spec, timeline=replace(spec.timeline, cuts=found.cuts, uncut=found.uncut))
+            del training
             if place.type == "cuda":
                 # The ranks of a tuning on this machine need the memory that torch keeps for later.
                 gc.collect()
                 torch.cuda.empty_cache()
             return spec
         try:
-            return assemble(task, _compute(task, _rate(rate), steps or NUM_FACTS, seed, tell))
+            return _assembled(task, _compute(task, _rate(rate), steps or NUM_FACTS, seed, tell))
         except TaskError as error:
             raise _with_advice(error) from error.__cause__
+
+
+def _assembled(task: Task, records: ProfileRecords) -> ModelSpec:
+    spec = assemble(task, records)
+    return spec if task.weight is None else replace(spec, weighs=True)
 
 
 def _with_advice(error: TaskError) -> TaskError:
@@ -102,8 +127,9 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _measure(task: Task, device: torch.device, steps: int | None, seed: int, tell: Progress) -> ProfileRecords:
-    training = _Training(task, device, seed)
+def _measure(
+    task: Task, training: _Training, device: torch.device, steps: int | None, tell: Progress
+) -> ProfileRecords:
     with training.recorder.attached():
         facts, done, load = _paced(training.recorded_step, steps, tell)
     if device.type == "cuda":
@@ -161,6 +187,19 @@ class _Training:
         """Time the passes without the recorder."""
         batches = [self._batch() for _ in range(self._task.accumulation_steps)]
         return time_passes(lambda mark: self._step_between(mark, batches), self._clock)
+
+    def times_of_sizes(self, sizes: Sequence[int]) -> tuple[BatchTime, ...]:
+        """Time the passes with batches of several sizes."""
+        return time_sizes(
+            self._task, self._model, sizes, generator=self._generator, device=self._device, clock=self._clock
+        )
+
+    def cuts(self) -> FoundCuts:
+        """Find where the model can be cut."""
+        batch = self._batch()
+        return find_cuts(
+            self.structure, self._model, lambda: task_run.compute_loss(self._task, self._model, batch), batch
+        )
 
     def _step_between(self, mark: Callable[[], None], batches: Sequence[Any]) -> None:
         self.optimizer.zero_grad(set_to_none=True)

@@ -55,6 +55,7 @@ PRESETS = Registry(
         "sign": f"{_HERE}.lossy:sign",
         "ssp": f"{_HERE}.stale:ssp",
         "tictac": f"{_HERE}.tictac:tictac",
+        "uneven_batches": f"{_HERE}.uneven_batches:uneven_batches",
     },
 )
 

@@ -14,13 +14,14 @@ from dataclasses import replace
 from autosync.specs.model import ModelSpec
 from autosync.strategy.parts import PartName
 from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.space.division import divided
 from autosync.strategy.space.editing import must_be_alone
 
 P_RUNS = 0.7
 
 
 def cross(first: Strategy, second: Strategy, model: ModelSpec, rng: random.Random) -> Strategy:
-    """Return a legal child of two legal strategies; its overlap comes from either parent."""
+    """Return a legal child of two legal strategies; its overlap and its shares come from either parent."""
     names = [variable.name for variable in sorted(model.variables, key=lambda variable: variable.ready)]
     takes_first = dict(zip(names, _turns(rng, len(names)), strict=True))
     partitions = {}
@@ -32,7 +33,8 @@ def cross(first: Strategy, second: Strategy, model: ModelSpec, rng: random.Rando
     more, other_fragments = _inherited(second, {name for name in names if not takes_first[name]})
     dtypes = {variable.name: variable.dtype for variable in model.variables}
     messages = [*whole, *more, *_joined(fragments, other_fragments, dtypes)]
-    return Strategy(overlap=rng.choice((first, second)).overlap, partitions=partitions, messages=tuple(messages))
+    child = Strategy(overlap=rng.choice((first, second)).overlap, partitions=partitions, messages=tuple(messages))
+    return child if first.shares == second.shares == () else divided(child, rng.choice((first, second)).shares)
 
 
 def _turns(rng: random.Random, count: int) -> list[bool]:

@@ -18,6 +18,7 @@ from autosync.strategy.codecs import Cast, Codec, Int8, PowerSGD, Sign, TopK
 from autosync.strategy.cuts import even_sizes
 from autosync.strategy.parts import Partition
 from autosync.strategy.representation import Overlap, Strategy
+from autosync.strategy.shares import are_even
 from autosync.strategy.synchronisers import any_kind, synchroniser_kinds
 from autosync.strategy.synchronisers.base import ROUTES, Route, Synchroniser
 from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
@@ -56,6 +57,7 @@ class Limits:
     slice_bytes          besides whole messages; default 62.5 kB to 16 MB, each twice the one before
     max_lanes            default 4
     max_priorities       default 256 levels
+    shares               uneven shares of the batch, where devices compute at different speeds; default yes
     """
 
     __pydantic_config__ = STRICT
@@ -81,6 +83,7 @@ class Limits:
     )
     max_lanes: int = 4
     max_priorities: int = 256
+    shares: bool = True
 
     def __post_init__(self) -> None:
         for name in ("overlaps", "synchronisers", "topologies", "server_updates", "outer_optimizers"):
@@ -102,6 +105,8 @@ class Limits:
         """Yield each place where a legal strategy is outside the limits; `shapes` are those of the variables."""
         if strategy.overlap not in self.overlaps:
             yield _outside(("overlap",), strategy.overlap, self.overlaps)
+        if strategy.shares and not self.shares and not are_even(strategy.shares):
+            yield _outside(("shares",), "uneven", ("even",))
         for name, partition in strategy.partitions.items():
             yield from self._partition_problems(partition, shapes[name], ("partitions", name))
         for position, message in enumerate(strategy.messages):

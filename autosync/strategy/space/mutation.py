@@ -12,6 +12,7 @@ from autosync.strategy.representation import Strategy
 from autosync.strategy.space import message_changes, part_changes, step_changes
 from autosync.strategy.space.chance import draw_weighted
 from autosync.strategy.space.choices import Choices
+from autosync.strategy.space.division import divided, division_of
 from autosync.strategy.space.editing import Room, make_room
 from autosync.strategy.space.limits import Limits
 from autosync.strategy.space.placement import bandwidths_of
@@ -37,6 +38,9 @@ CHANGE_WEIGHTS: Mapping[Change, float] = {
     step_changes.reshape_all: 0.5,
 }
 
+P_DIVISION = 0.15
+"""The chance that a mutation changes the shares of the batch, where the space has uneven ones."""
+
 MAX_TRIES = 64
 NUM_REMEMBERED = 256
 
@@ -47,6 +51,7 @@ class Mutator:
     def __init__(self, model: ModelSpec, cluster: ClusterSpec, limits: Limits, choices: Choices) -> None:
         self._model = model
         self._cluster = cluster
+        self._division = division_of(model, cluster, limits)
         self._room = make_room(model, bandwidths_of(cluster), limits, choices)
         # Searches mutate the same few parents often. The key is the `id` of a strategy, which is kept alive beside it.
         self._canonical: dict[int, tuple[Strategy, Strategy]] = {}
@@ -55,10 +60,17 @@ class Mutator:
         """Return a strategy with another canonical form, or the same strategy if `MAX_TRIES` changes found none."""
         before = self._canonical_of(strategy)
         for _ in range(MAX_TRIES):
-            changed = draw_weighted(rng, CHANGE_WEIGHTS)(self._room, strategy, rng)
+            changed = self._changed(strategy, rng)
             if changed is not None and canonical(changed, self._model, self._cluster) != before:
                 return changed
         return strategy
+
+    def _changed(self, strategy: Strategy, rng: random.Random) -> Strategy | None:
+        """Return the strategy after one change, if that applies."""
+        if self._division is not None and rng.random() < P_DIVISION:
+            return divided(strategy, self._division.change(strategy.shares, rng))
+        changed = draw_weighted(rng, CHANGE_WEIGHTS)(self._room, strategy, rng)
+        return changed and divided(changed, changed.shares)
 
     def _canonical_of(self, strategy: Strategy) -> Strategy:
         known = self._canonical.get(id(strategy))

@@ -20,6 +20,7 @@ from autosync.strategy.representation import Strategy
 from autosync.strategy.space.chance import draw_weighted
 from autosync.strategy.space.choices import Choices, KindTable, Variant
 from autosync.strategy.space.cutting import axes_to_cut, draw_partition
+from autosync.strategy.space.division import divided, division_of
 from autosync.strategy.space.drafts import DraftPiece, StrategyDraft, pieces_of
 from autosync.strategy.space.limits import Limits
 from autosync.strategy.space.merging import Merging
@@ -73,6 +74,7 @@ class Sampler:
     def __init__(self, model: ModelSpec, cluster: ClusterSpec, limits: Limits, choices: Choices) -> None:
         self._limits = limits
         self._choices = choices
+        self._division = division_of(model, cluster, limits)
         self._bandwidths = bandwidths_of(cluster)
         self._variables = sorted(model.variables, key=lambda variable: variable.ready)
         self._num_bytes = [variable.num_bytes for variable in self._variables]
@@ -166,11 +168,12 @@ class Sampler:
         draw_slices(rng, drafts, self._limits)
         draw_lanes(rng, drafts, self._choices.num_lanes)
         draw_priorities(rng, drafts, self._choices.num_priorities)
-        return Strategy(
+        strategy = Strategy(
             overlap=rng.choice(self._limits.overlaps),
             partitions=partitions,
             messages=tuple([draft.message() for draft in drafts]),
         )
+        return strategy if self._division is None else divided(strategy, self._division.draw(rng))
 
 
 class _Variants:

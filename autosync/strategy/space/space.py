@@ -14,6 +14,7 @@ from autosync.strategy.representation import Overlap, Strategy
 from autosync.strategy.space.choices import Choices, find_choices
 from autosync.strategy.space.counting import log10_size
 from autosync.strategy.space.crossover import cross
+from autosync.strategy.space.division import division_of
 from autosync.strategy.space.limits import Limits
 from autosync.strategy.space.mutation import Mutator
 from autosync.strategy.space.sampling import Sampler
@@ -68,7 +69,9 @@ class Space:
 
     @functools.cached_property
     def _log10_size(self) -> float:
-        return log10_size(self.model, self._legal_limits, self.choices)
+        division = division_of(self.model, self.cluster, self._legal_limits)
+        more = 0.0 if division is None else division.log10_size()
+        return log10_size(self.model, self._legal_limits, self.choices) + more
 
     def problems(self, strategy: Strategy) -> list[Problem]:
         """Return why a strategy is not in the space: the rules that it breaks, or else the limits that it exceeds."""

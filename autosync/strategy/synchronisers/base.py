@@ -70,7 +70,7 @@ class Synchroniser(abc.ABC):
     strategy files and the table use. `template` names the function (`module:function`) that makes its template from a
     site, the synchroniser in its canonical form and a codec. `weight` is the weight with which sampling draws it as the
     main kind of a step. `sums_everywhere` says whether every worker gets sums of all data that is sent, which PowerSGD
-    needs.
+    needs. `refuses_shares` is the reason why uneven shares of the batch are not legal with it, if they are not.
     """
 
     kind: str
@@ -78,6 +78,7 @@ class Synchroniser(abc.ABC):
     template: ClassVar[str]
     weight: ClassVar[float] = 0.1
     sums_everywhere: ClassVar[bool] = False
+    refuses_shares: ClassVar[str] = ""
 
     # Canonical form, rules and variants.
 

@@ -32,6 +32,7 @@ class Periodic(Synchroniser):
 
     template: ClassVar[str] = "autosync.plan.templates.periodic:periodic_template"
     weight: ClassVar[float] = 0.1
+    refuses_shares: ClassVar[str] = "each rank trains alone, and nothing says how much a rank's own steps are worth"
 
     def __post_init__(self) -> None:
         if self.every < 1:

@@ -23,6 +23,7 @@ class SufficientFactors(Synchroniser):
 
     template: ClassVar[str] = "autosync.plan.templates.sufficient_factors:sufficient_factors_template"
     weight: ClassVar[float] = 0.0
+    refuses_shares: ClassVar[str] = "factors have a row for each example, so their sizes would differ by rank"
 
     def problems(self, facts: MessageFacts) -> Iterator[Finding]:
         part = facts.parts[0]

@@ -182,7 +182,8 @@ def _check_meaning(case: Case, workload: Workload, outcome: Outcome, num_steps: 
     _near(outcome.parameters, expected, 1e-9, "not what the strategy means")
     yield "meaning"
     if case.strategy.is_exact:
-        single = single_process(workload, num_workers=num_workers, num_steps=num_steps)
+        shares = case.strategy.shares
+        single = single_process(workload, num_workers=num_workers, num_steps=num_steps, shares=shares)
         _near(outcome.parameters, [single] * num_workers, 1e-9, "not what one process makes")
         yield "exact"
 

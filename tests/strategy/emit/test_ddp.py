@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec, Node
-from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Untrained, Variable
+from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
+from autosync.specs.untrained import Untrained
 from autosync.strategy.codecs import Cast, Int8, PowerSGD
 from autosync.strategy.emit.ddp import buckets_under, settings_for, why_not_ddp
 from autosync.strategy.emit.script import emit_ddp

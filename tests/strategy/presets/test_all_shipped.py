@@ -41,6 +41,12 @@ def _refusal(preset: str, model: ModelSpec, cluster: ClusterSpec) -> str:
         # Cut by its smallest divisor, a table of a large prime of rows has as many parts.
         primes = (v.name for v in model.variables if v.shape and smallest_divisor(v.shape[0]) > MAX_PARTS)
         return next((f"{name} would be cut into" for name in primes), "")
+    if preset == "uneven_batches" and not cluster.is_uneven:
+        return "compute at the same speed"
+    return _refusal_by_model(preset, model)
+
+
+def _refusal_by_model(preset: str, model: ModelSpec) -> str:
     if preset == "poseidon" and not any(variable.kind == "linear" for variable in model.variables):
         return "has no linear variable"
     if preset == "dgc" and model.optimizer.state_slots:

@@ -25,6 +25,7 @@ def _class_of(name: str) -> str:
         ("ncf", "4-hosts"),
         ("resnet18", "4-hosts-2-ranks"),
         ("resnet18", "4-hosts-2-racks"),
+        ("resnet18", "4-hosts-uneven"),
     ):
         try:
             built = build_preset(name, load_model(model_name), load_cluster(cluster_name))

@@ -1,0 +1,137 @@
+"""The places where a model can be cut into stages, and which of them divide its compute evenly.
+
+A cut is before a segment of the forward pass: the call of a module that owns parameters. What is computed before it and
+used after it crosses the cut, also past the next modules (a skip connection). The gradients of activations cross in the
+other direction and have the same bytes. The tensors of the batch do not count, because each rank can read them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from autosync.documents import STRICT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCut:
+    """A cut before the forward segment number `before` (the first segment has number 0).
+
+    With the profiled batch, `num_bytes` of activations cross it, and `constant_bytes` of tensors without a gradient.
+    The forward pass before it keeps `held_bytes` for its backward pass, without parameters. `tied` are the variables
+    that are used on both sides: their gradients must be added up.
+    """
+
+    __pydantic_config__ = STRICT
+
+    before: int
+    num_bytes: int
+    constant_bytes: int = 0
+    held_bytes: int = 0
+    tied: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.before < 1 or min(self.num_bytes, self.constant_bytes, self.held_bytes) < 0:
+            raise ValueError(f"a cut before segment {self.before} (1 or more, and bytes of 0 or more)")
+
+
+class _Segment(Protocol):
+    @property
+    def module(self) -> str: ...
+    @property
+    def seconds(self) -> float: ...
+
+
+class _Timeline(Protocol):
+    @property
+    def forward(self) -> Sequence[_Segment]: ...
+    @property
+    def backward(self) -> Sequence[_Segment]: ...
+    @property
+    def cuts(self) -> Sequence[StageCut]: ...
+
+
+def check_cuts(cuts: Sequence[StageCut], uncut: str, num_segments: int) -> None:
+    """Raise ValueError unless cuts lie within the forward pass, in its order, and have no reason against them."""
+    places = [cut.before for cut in cuts]
+    if places != sorted(set(places)) or (places and places[-1] >= num_segments):
+        raise ValueError(f"cuts before the segments {places} of {num_segments} (in order, each once, within the pass)")
+    if cuts and uncut:
+        raise ValueError("a model has cuts and a reason why it cannot be cut (one of them)")
+
+
+class Stages(NamedTuple):
+    """A division into stages: its cuts, and the seconds of forward and backward compute of each stage."""
+
+    cuts: tuple[StageCut, ...]
+    seconds: tuple[float, ...]
+
+    @property
+    def excess(self) -> float:
+        """How much longer the slowest stage takes than an even one, as a share of the latter."""
+        return max(self.seconds) * len(self.seconds) / sum(self.seconds) - 1
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes that cross all its cuts in one direction."""
+        return sum(cut.num_bytes + cut.constant_bytes for cut in self.cuts)
+
+
+def segment_seconds(timeline: _Timeline) -> list[float]:
+    """Return forward and backward time of each forward segment.
+
+    The backward time of a module is divided over its calls by their forward times.
+    """
+    backward: dict[str, float] = defaultdict(float)
+    forward: dict[str, float] = defaultdict(float)
+    for segment in timeline.backward:
+        backward[segment.module] += segment.seconds
+    for segment in timeline.forward:
+        forward[segment.module] += segment.seconds
+    counts: dict[str, int] = defaultdict(int)
+    for segment in timeline.forward:
+        counts[segment.module] += 1
+    return [
+        one.seconds
+        + backward[one.module]
+        * (one.seconds / forward[one.module] if forward[one.module] > 0 else 1 / counts[one.module])
+        for one in timeline.forward
+    ]
+
+
+def even_stages(timeline: _Timeline, num_stages: int) -> Stages | None:
+    """Return the stages whose slowest is fastest, of these with the fewest bytes; None if there are too few cuts."""
+    cuts = list(timeline.cuts)
+    if num_stages < 1 or len(cuts) < num_stages - 1:
+        return None
+    until = [0.0]
+    for seconds in segment_seconds(timeline):
+        until.append(until[-1] + seconds)
+    places = [0, *[cut.before for cut in cuts], len(until) - 1]
+    sizes = [0, *[cut.num_bytes + cut.constant_bytes for cut in cuts], 0]
+    # For each place, the best way to end there with so many stages: slowest stage, bytes, and the place before.
+    best = [(math.inf, 0, -1)] * len(places)
+    best[0] = (0.0, 0, -1)
+    ways = []
+    for _ in range(num_stages):
+        best = [
+            min(
+                (
+                    (max(best[start][0], until[places[end]] - until[places[start]]), best[start][1] + sizes[end], start)
+                    for start in range(end)
+                ),
+                default=(math.inf, 0, -1),
+            )
+            for end in range(len(places))
+        ]
+        ways.append(best)
+    chosen = [len(places) - 1]
+    for way in reversed(ways):
+        chosen.append(way[chosen[-1]][2])
+    chosen.reverse()
+    seconds = [until[places[end]] - until[places[start]] for start, end in itertools.pairwise(chosen)]
+    return Stages(cuts=tuple(cuts[place - 1] for place in chosen[1:-1]), seconds=tuple(seconds))

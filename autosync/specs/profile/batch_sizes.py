@@ -1,0 +1,67 @@
+"""Times the passes of a task with batches of several sizes, for shares of the batch.
+
+A pass with half the examples takes more than half the time where each layer has a fixed cost, as on a GPU. So the times
+of shares come from measurements at several sizes. Sizes are measured in turn, so that a slow moment of the machine hits
+all of them alike.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from autosync.errors import InputError
+from autosync.specs import task_run
+from autosync.specs.batch_times import LEAST_SIZES, BatchTime
+from autosync.specs.examples import examples_of, join_batches, num_examples
+from autosync.specs.profile.clock import Clock
+from autosync.specs.task import Task
+
+NUM_ROUNDS = 9
+WARM_UP_ROUNDS = 2
+
+
+def check_sizes(task: Task, sizes: Sequence[int]) -> None:
+    """Refuse sizes that tell too little about other ones."""
+    if len(set(sizes)) < LEAST_SIZES or min(sizes) < 1:
+        what = f"batch sizes {', '.join(map(str, sizes))}"
+        raise InputError(what, rule=f"{LEAST_SIZES} different numbers of examples or more, each at least 1")
+    if not min(sizes) <= task.batch_size <= max(sizes):
+        what = f"batch sizes from {min(sizes)} to {max(sizes)}"
+        raise InputError(what, rule=f"the task's own batch_size, {task.batch_size}, is among or between them")
+
+
+def time_sizes(
+    task: Task,
+    model: nn.Module,
+    sizes: Sequence[int],
+    *,
+    generator: torch.Generator,
+    device: torch.device,
+    clock: Clock,
+) -> tuple[BatchTime, ...]:
+    """Return the median time of a forward and a backward pass with batches of each size."""
+    ordered = sorted(set(sizes))
+    batches = {size: task_run.move(_batch_of(task, size, generator), device) for size in ordered}
+    taken: dict[int, list[float]] = {size: [] for size in ordered}
+    for number in range(WARM_UP_ROUNDS + NUM_ROUNDS):
+        for size, batch in batches.items():
+            model.zero_grad(set_to_none=True)
+            start = clock.mark()
+            task_run.run_backward(task, task_run.compute_loss(task, model, batch))
+            seconds = clock.seconds([start, clock.mark()])[0]
+            if number >= WARM_UP_ROUNDS:
+                taken[size].append(seconds)
+    return tuple(BatchTime(num_examples=size, seconds=statistics.median(taken[size])) for size in ordered)
+
+
+def _batch_of(task: Task, size: int, generator: torch.Generator) -> Any:
+    """Return a batch of so many examples, drawn as the task's batches are."""
+    drawn = [task_run.draw_batch(task, generator)]
+    while sum(map(num_examples, drawn)) < size:
+        drawn.append(task_run.draw_batch(task, generator))
+    return examples_of(join_batches(drawn), 0, size)

@@ -1,0 +1,36 @@
+"""Real ranks that compute uneven shares of the batch train as one process does on the global batch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+OF_SIX, OF_TWELVE = (1, 2, 3), (7, 4, 1)
+
+DIVIDED = [
+    ("transformer", "ddp", OF_SIX),
+    ("transformer", "bytescheduler", OF_SIX),
+    ("convnet", "sharded", OF_SIX),
+    ("convnet", "p3", OF_SIX),
+    ("odd", "ps_load_balanced", OF_TWELVE),
+    ("clipped", "byteps", OF_TWELVE),
+    ("small", "fsdp", OF_TWELVE),
+    ("tokens", "ddp", OF_TWELVE),
+    ("tokens", "sharded", OF_TWELVE),
+    ("tokens", "bytescheduler", (4, 4, 4)),
+]
+
+
+@pytest.mark.timeout(200)
+def test_shares_train_as_one_process_does(make_ranks: Callable[[str], Any]) -> None:
+    ranks = make_ranks("unequal")
+    cases: list[tuple[str, dict[str, Any]]] = []
+    for task, preset, shares in DIVIDED:
+        bundle = ranks.divided_bundle(preset, task, shares)
+        cases.append(("share_cases:shared", {"name": task, "bundle": bundle, "shares": shares}))
+    small = {"name": "small", "bundle": ranks.divided_bundle("ddp", "small", OF_TWELVE), "shares": OF_TWELVE}
+    cases += [("share_cases:reweighed", small), ("share_cases:refused", small)]
+    for answers in ranks.run(cases):
+        assert answers[:-1] == [""] * (len(cases) - 1)
+        assert "the bundle gives it" in answers[-1]["another batch"]
+        assert "whose weight is not known" in answers[-1]["no weight"]

@@ -1,0 +1,117 @@
+"""Cuts are found by what crosses them: skip connections, masks, tied weights; and models that cannot be cut say why."""
+
+import pytest
+import torch
+from torch import nn
+
+from autosync.specs.profile.find_cuts import FoundCuts, find_cuts
+from autosync.specs.profile.recorder import structure_of
+
+BATCH, WIDTH = 4, 8
+ROW = 4 * WIDTH
+
+
+def _cuts_of(model: nn.Module, batch: torch.Tensor | None = None) -> FoundCuts:
+    given = torch.randn(BATCH, WIDTH) if batch is None else batch
+    return find_cuts(structure_of(model), model, lambda: model(given).square().mean(), given)
+
+
+def _linear() -> nn.Linear:
+    return nn.Linear(WIDTH, WIDTH)
+
+
+class _Skip(nn.Module):
+    """The second layer is passed by, and the addition is in no module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = _linear(), _linear(), _linear()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.first(x))
+        result: torch.Tensor = self.third(torch.tanh(self.second(x)) + x)
+        return result
+
+
+class _Masked(nn.Module):
+    """A mask without a gradient is used again at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = _linear(), _linear()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(self.first(x))
+        mask = (x > 0).float()
+        result: torch.Tensor = self.second(y) * mask
+        return result
+
+
+class _Reads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = _linear(), _linear()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        result: torch.Tensor = self.second(y) * float(y.abs().max().item())
+        return result
+
+
+class _Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(5, WIDTH)
+        self.middle = _linear()
+        self.head = nn.Linear(WIDTH, 5, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.head(self.middle(self.words(words)))
+        return result
+
+
+def test_a_chain_passes_on_one_activation() -> None:
+    found = _cuts_of(nn.Sequential(_linear(), nn.Tanh(), _linear(), nn.ReLU(), _linear()))
+    assert found.uncut == ""
+    assert [(cut.before, cut.num_bytes, cut.constant_bytes) for cut in found.cuts] == [
+        (1, BATCH * ROW, 0),
+        (2, BATCH * ROW, 0),
+    ]
+    held = [cut.held_bytes for cut in found.cuts]
+    assert 0 < held[0] < held[1]
+
+
+def test_a_skip_connection_crosses_too() -> None:
+    found = _cuts_of(_Skip())
+    # Before the second layer only its input crosses; before the third, both were added up already.
+    assert [cut.num_bytes for cut in found.cuts] == [BATCH * ROW, BATCH * ROW]
+    chain = nn.Sequential(_linear(), _Skip(), _linear())
+    assert [cut.num_bytes for cut in _cuts_of(chain).cuts] == [BATCH * ROW] * 4
+
+
+def test_a_skip_past_two_layers_crosses_both_cuts() -> None:
+    class Far(_Skip):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = torch.tanh(self.first(x))
+            result: torch.Tensor = self.third(torch.tanh(self.second(x))) + x
+            return result
+
+    assert [cut.num_bytes for cut in _cuts_of(Far()).cuts] == [BATCH * ROW, 2 * BATCH * ROW]
+
+
+def test_what_needs_no_gradient_is_told_apart() -> None:
+    (cut,) = _cuts_of(_Masked()).cuts
+    assert (cut.num_bytes, cut.constant_bytes) == (BATCH * ROW, BATCH * ROW)
+
+
+def test_weights_on_both_sides_are_named() -> None:
+    found = _cuts_of(_Tied(), torch.randint(5, (BATCH,)))
+    assert [cut.tied for cut in found.cuts] == [("words.weight",), ("words.weight",)]
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+def test_models_that_cannot_be_cut_say_why() -> None:
+    assert "reads the value of a tensor" in _cuts_of(_Reads()).uncut
+    assert "1 modules with parameters" in _cuts_of(_linear()).uncut
+    assert "scripted" in _cuts_of(torch.jit.script(nn.Sequential(_linear(), _linear()))).uncut
