@@ -44,6 +44,7 @@ def parallelize(
     hand_off: bool = True,
     checks: bool = False,
     trace: Path | str | None = None,
+    find_unused_parameters: bool = False,
 ) -> tuple[torch.nn.Module, GivenT]:
     """Train a model with a bundle's strategy. Call it after `init_process_group`, on all ranks.
 
@@ -60,9 +61,10 @@ def parallelize(
     every message tells which transfer it belongs to. This finds ranks whose transfers are misordered, which gloo would
     silently mix up; it costs one more message each time. In training, every forward pass begins with the buffers of
     rank 0, as under DDP. This takes a broadcast of all of them, for which the pass waits; `broadcast_buffers=False`
-    saves it. With `trace`, every rank writes a timeline to its own file, the path with the rank's number in its name,
-    which Perfetto opens; it does not show what torch's reducer does. Nodes that only serve write their files under the
-    same path as the first rank.
+    saves it. With `find_unused_parameters`, gradients of parameters that no rank uses in a step do not travel; without
+    it they are right as well, but travel as zeros. With `trace`, every rank writes a timeline to its own file, the path
+    with the rank's number in its name, which Perfetto opens; it does not show what torch's reducer does. Nodes that
+    only serve write their files under the same path as the first rank.
     """
     bare = bare_of(model)
     if bare in _SESSIONS:
@@ -79,6 +81,7 @@ def parallelize(
         hand_off=hand_off,
         checks=checks,
         trace=None if trace is None else Path(trace),
+        find_unused_parameters=find_unused_parameters,
     )
     _SESSIONS[bare] = start(bare, joined(optimizer), bundle, group, settings, others=list(_SESSIONS.values()))
     vars(bare)[_JOIN] = Hook(_refuse_join)

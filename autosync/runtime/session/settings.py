@@ -16,3 +16,4 @@ class Settings:
     hand_off: bool
     checks: bool
     trace: Path | None
+    find_unused_parameters: bool = False
