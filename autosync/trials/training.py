@@ -89,6 +89,7 @@ class ContestantTraining:
                     init_sync=False,
                     hand_off=trace is None,
                     trace=trace,
+                    find_unused_parameters=ddp.find_unused_parameters,
                 )
             except AutosyncError as error:
                 raise RefusedError(str(error)) from error

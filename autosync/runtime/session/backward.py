@@ -160,7 +160,10 @@ class BackwardSync:
         """Finish a synchronised backward pass that brought no gradients for the variables in `missing`."""
         if missing:
             self._unchanged.check()
-        self._gradients.take_missing(missing if self._use is None else self._use.end(missing))
+        if self._use is None:
+            self._gradients.take_missing(missing)
+        else:
+            self._use.end(missing)
         self._engine.wait("backward_returns")
         self._gradients.give_back()
         if self._use is not None:

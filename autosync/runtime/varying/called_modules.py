@@ -1,45 +1,49 @@
 """Predicts the parameters that a step uses: those of the modules that its forward passes call.
 
-Some parameters are used without a call of their module: a weight that another module reads, a scripted or compiled
-module, in which hooks do not run. The first step that uses such a parameter shows it, and from then on it is predicted
-in every step.
+Some parameters are used without a call of their module: a weight that another module reads, or one in a scripted or
+compiled module, in which hooks do not run. The first step that uses such a parameter shows it. From then on it is
+predicted whenever the nearest module around it that was called is called again, or in every step if there is none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
 from autosync.runtime.session.hooks import takes_hooks
 
-_Names: TypeAlias = tuple[str, ...]
-
 
 class CalledModules:
-    """Notes which of some parameters (by name) belong to modules that were called since `forget`."""
+    """Notes which modules of a model were called since `forget`, and predicts the use of some parameters (by name)."""
 
     def __init__(self, model: torch.nn.Module, parameters: Mapping[str, torch.nn.Parameter]) -> None:
         names = {id(parameter): name for name, parameter in parameters.items()}
-        self._called: set[_Names] = set()
+        # The numbers of modules that were called, and what a call of each predicts.
+        self._called: set[int] = set()
+        self._predicts: list[set[str]] = []
         self._always: set[str] = set()
+        self._numbers: dict[str, int] = {}
         self._hooks: list[Any] = []
-        owned: set[str] = set()
-        for module in model.modules():
-            found = tuple(names[id(one)] for one in module.parameters(recurse=False) if id(one) in names)
-            if found and takes_hooks(module):
-                owned.update(found)
-                self._hooks.append(module.register_forward_pre_hook(_Call(self._called, found)))
-        self._always.update(name for name in parameters if name not in owned)
+        for path, module in model.named_modules():
+            found = {names[id(one)] for one in module.parameters(recurse=False) if id(one) in names}
+            if takes_hooks(module):
+                self._numbers[path] = len(self._predicts)
+                self._hooks.append(module.register_forward_pre_hook(_Call(self._called, len(self._predicts))))
+                self._predicts.append(found)
+            else:
+                for name in found:
+                    self._predict_around(name, self._numbers.values())
 
     def names(self) -> set[str]:
         """Return the parameters that are predicted to be used."""
-        return self._always.union(*self._called)
+        return self._always.union(*(self._predicts[number] for number in self._called))
 
-    def add(self, names: Collection[str]) -> None:
-        """Predict some parameters in every step from now on."""
-        self._always.update(names)
+    def learn(self, names: Collection[str]) -> None:
+        """Learn from parameters that were used since `forget`, although they were not predicted."""
+        for name in names:
+            self._predict_around(name, self._called)
 
     def forget(self) -> None:
         """Forget the calls, because a step's gradients are there."""
@@ -51,6 +55,16 @@ class CalledModules:
             hook.remove()
         self._hooks.clear()
 
+    def _predict_around(self, name: str, numbers: Collection[int]) -> None:
+        """Predict a parameter with the calls of the nearest module around it that is among `numbers`."""
+        path = name.rpartition(".")[0]
+        while self._numbers.get(path) not in numbers:
+            if not path:
+                self._always.add(name)
+                return
+            path = path.rpartition(".")[0]
+        self._predicts[self._numbers[path]].add(name)
+
 
 class _Call:
     """A hook that notes a call of its module. A copy of it notes nothing, and neither does compiled code.
@@ -58,17 +72,17 @@ class _Call:
     A reentrant checkpoint calls modules without gradients first, so calls in training count whether they have them.
     """
 
-    __slots__ = ("_called", "_names")
+    __slots__ = ("_called", "_number")
 
-    def __init__(self, called: set[_Names] | None = None, names: _Names = ()) -> None:
+    def __init__(self, called: set[int] | None = None, number: int = 0) -> None:
         self._called = called
-        self._names = names
+        self._number = number
 
     def __call__(self, module: torch.nn.Module, _: Any) -> None:
         if torch.compiler.is_compiling() or self._called is None:
             return
         if module.training or torch.is_grad_enabled():
-            self._called.add(self._names)
+            self._called.add(self._number)
 
     def __reduce__(self) -> tuple[type[_Call], tuple[()]]:
         return _Call, ()

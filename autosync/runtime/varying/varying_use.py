@@ -118,12 +118,8 @@ class VaryingUse:
         step.held.append(name)
         return True
 
-    def end(self, missing: Sequence[str]) -> list[str]:
-        """Handle the variables that this rank has not predicted, when a backward pass has ended.
-
-        `missing` are all variables that got no gradient in it. Returns those of them that are left to handle: this rank
-        has predicted them, or their message may still take a contribution.
-        """
+    def end(self, missing: Sequence[str]) -> None:
+        """End a step's gradients when its backward pass has ended; `missing` are the variables that got none in it."""
         step = self._step
         assert step is not None, "the step has begun"
         self._await(step)
@@ -142,8 +138,9 @@ class VaryingUse:
             elif name not in step.early:
                 left.append(name)
         self._learn(missing)
+        # Messages can go while the ranks tell one another what is late.
+        self._gradients.take_missing(left)
         self._sum_late(step, late)
-        return left
 
     def _await(self, step: _Step) -> None:
         step.is_agreed.wait()
@@ -155,7 +152,7 @@ class VaryingUse:
         assert step is not None, "it has begun"
         if self._is_first or step.held:
             used = self._names.difference(missing) | self._accumulated
-            self._called.add(used - self._called.names())
+            self._called.learn(used - self._called.names())
         self._is_first = False
         self._accumulated.clear()
         self._called.forget()

@@ -272,7 +272,7 @@ class HostCarrier:
     def _coming(self, prepared: Prepared | None) -> Coming | None:
         if prepared is None:
             return None
-        transfer, operation, group, buffer = prepared
+        transfer, operation, group, buffer, _ = prepared
         pieces = self._pieces(transfer, group, buffer)
         return Coming(pieces, buffer, members=group, tag=operation, priority=transfer.priority)
 
