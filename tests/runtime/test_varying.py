@@ -1,8 +1,12 @@
 """Steps that use different parameters, on real ranks beside stock DDP."""
 
+import itertools
 import os
 import shutil
 import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,22 +17,35 @@ PRESETS = {
     "ps_load_balanced": {},
     "fsdp": {},
 }
+OPTIMIZERS = ("momentum", "adamw")
+EXAMPLE = Path(__file__).parents[2] / "examples/scripts/mixture_of_experts.py"
 
 
-@pytest.mark.parametrize(
-    ("place", "num_seeds"), [("unequal", 6), pytest.param("four nodes", 40, marks=pytest.mark.slow)]
-)
-def test_random_uses_train_as_under_ddp(make_ranks, place, num_seeds) -> None:
-    """Branches in each rank's own order; called, read without a call, or called for nothing."""
-    cases = [
+def random_uses(num_seeds: int, pairs: Iterable[tuple[str, str]]) -> list[tuple[str, dict[str, Any]]]:
+    """Cases for pairs of a preset and an optimizer."""
+    seeds = list(range(num_seeds))
+    return [
         (
             "varying_cases.py:like_ddp",
-            {"preset": preset, "options": options, "seeds": list(range(num_seeds)), "optimizer": optimizer},
+            {"preset": preset, "options": PRESETS[preset], "seeds": seeds, "optimizer": optimizer},
         )
-        for preset, options in PRESETS.items()
-        for optimizer in ("momentum", "adamw")
+        for preset, optimizer in pairs
     ]
-    for answers in make_ranks(place).run(cases):
+
+
+def test_random_uses_train_as_under_ddp(make_ranks) -> None:
+    """Branches in each rank's own order; called, read without a call, or called for nothing."""
+    cases = random_uses(2, zip(PRESETS, itertools.cycle(OPTIMIZERS), strict=False))
+    for answers in make_ranks("unequal").run(cases):
+        assert answers == [[]] * len(cases)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_thousand_random_differences_hang_nothing(make_ranks) -> None:
+    """Each training has five steps, in each of which the four ranks differ."""
+    cases = random_uses(40, itertools.product(PRESETS, OPTIMIZERS))
+    for answers in make_ranks("four nodes").run(cases, limit_seconds=850):
         assert answers == [[]] * len(cases)
 
 
@@ -50,8 +67,8 @@ def alone() -> tuple[str, ...]:
     return (*begin, "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
 
 
-def test_what_no_rank_uses_sends_no_bytes(make_ranks, alone) -> None:
-    """Two ranks: a sum of n bytes sends 2 n. The first step predicts that everything is used."""
+def test_what_no_rank_uses_sends_no_bytes_and_the_example_trains_as_under_ddp(make_ranks, alone) -> None:
+    """On two ranks, a sum of n bytes sends 2 n. The first step predicts that everything is used."""
     everything = [list(range(6))] * 2
     chosen = [everything, [[0], [0]], [[], []], [[1, 2], [2, 4]], [[5], []], everything]
     num_used = [6, 1, 0, 3, 1, 6]
@@ -64,7 +81,9 @@ def test_what_no_rank_uses_sends_no_bytes(make_ranks, alone) -> None:
         )
         for preset, options in (("ddp", {}), ("all_reduce_per_variable", {}), ("bytescheduler", {}))
     ]
-    for counts in ranks.run(cases)[0]:
+    *counted, example = ranks.run([*cases, ("varying_cases.py:example_by_door", {"path": str(EXAMPLE)})])[0]
+    assert example == ""
+    for counts in counted:
         for number, sent in zip(num_used, counts, strict=True):
             gradients = 2 * (TRUNK_BYTES + number * EXPERT_BYTES)
             assert gradients <= sent <= 1.02 * gradients + REST_BYTES

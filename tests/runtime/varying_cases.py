@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import random
+import runpy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from autosync import Task
 from autosync.plan.bundling import bundled
-from autosync.runtime.parallelize import describe, no_sync, parallelize, release
+from autosync.runtime.parallelize import describe, drain, no_sync, parallelize, release
+from autosync.script.door import Door
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.profile.run import profile
 from autosync.strategy.bundle import Bundle
@@ -218,8 +220,45 @@ def bytes_of_steps(preset: str, options: dict[str, Any], chosen: list[list[list[
         optimizer.zero_grad()
         task.loss(model, task.batch(batches)).backward()
         optimizer.step()
+        drain(model)
         meet(f"after {number}")
         counts.append(sent_bytes() - before)
         meet(f"end {number}")
     release(model)
     return counts
+
+
+def example_by_door(path: str) -> str:
+    """How the weights of the example's mixture of experts differ behind the script door after some steps."""
+    names = runpy.run_path(path)
+
+    def steps(model: Any) -> dict[str, Tensor]:
+        """Train as the script does."""
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        batches = torch.Generator().manual_seed(rank())
+        for step in range(1, 7):
+            features = torch.randn(names["BATCH_SIZE"], names["NUM_FEATURES"], generator=batches)
+            scores = model(features, step % names["NUM_TOPICS"])
+            optimizer.zero_grad()
+            functional.cross_entropy(scores, features[:, : names["NUM_CLASSES"]].argmax(dim=1)).backward()
+            optimizer.step()
+        return {name: value.detach().clone() for name, value in model.module.state_dict().items()}
+
+    def wrapped() -> Any:
+        torch.manual_seed(0)
+        return DistributedDataParallel(names["Mixture"](width=16, hidden=24), find_unused_parameters=True)
+
+    task = Task(
+        name="mixture",
+        model=lambda: names["Mixture"](width=16, hidden=24),
+        optimizer=torch.optim.AdamW,
+        batch=lambda generator: torch.randn(4, names["NUM_FEATURES"], generator=generator),
+        loss=lambda model, x: sum(model(x, topic).square().mean() for topic in range(names["NUM_TOPICS"])),
+    )
+    expected = steps(wrapped())
+    with Door([bundle_of(task, "ddp", {})]).open():
+        model = wrapped()
+        found = steps(model)
+        told = describe(model.module)
+        release(model.module)
+    return difference(found, expected) + ("" if "travel only in steps that use them" in told else told)
