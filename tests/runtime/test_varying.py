@@ -13,7 +13,7 @@ import pytest
 PRESETS = {
     "ddp": {},
     "all_reduce_per_variable": {"topology": "ring"},
-    "bytescheduler": {"slice_bytes": 128},
+    "bytescheduler": {"slice_bytes": 1024},
     "ps_load_balanced": {},
     "fsdp": {},
 }

@@ -159,6 +159,8 @@ class VaryingUse:
 
     def _sum_late(self, step: _Step, mine: Sequence[str]) -> None:
         """Tell the other ranks what is late here, and take the sums of what is late on any rank."""
+        for name in mine:
+            self._execution.forget(name)
         late = self._lates.union(mine)
         engines = self._facts.engines
         for name, seen in step.early.items():
