@@ -16,40 +16,16 @@ from autosync.runtime.memory.travelling import Travelling
 from autosync.runtime.varying.bitmaps import Bitmaps
 from autosync.runtime.varying.called_modules import CalledModules
 from autosync.runtime.varying.may_stay import may_stay
-from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec
-from autosync.specs.profile.run import profile
-from autosync.specs.task import Task
 from autosync.strategy.presets import build_preset
+from tests.helpers.example_plans import SGD, cluster_of, model_of
 
-NAMES = {"0.weight", "0.bias", "2.weight", "2.bias"}
+NAMES = {"table", "linear", "bias"}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def model() -> ModelSpec:
-    task = Task(
-        name="two layers",
-        model=lambda: torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)),
-        batch=lambda generator: torch.randn(2, 5, generator=generator),
-        loss=lambda model, x: model(x).square().mean(),
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-    )
-    return profile(task, times="computed", steps=1)
-
-
-def cluster_of(*devices: int) -> ClusterSpec:
-    nodes = tuple(
-        Node(
-            name=f"n{number}",
-            host="localhost",
-            devices=count,
-            role="worker" if count else "server",
-            bandwidth_out=1e8,
-            bandwidth_in=1e8,
-        )
-        for number, count in enumerate(devices)
-    )
-    return ClusterSpec(name="test", nodes=nodes)
+    return model_of()
 
 
 def plan_of(model: ModelSpec, preset: str, *devices: int, **options: Any) -> Plan:
@@ -62,7 +38,7 @@ def test_all_variables_may_stay_if_messages_only_add_up(model: ModelSpec) -> Non
     assert set(found.names) == NAMES
     assert not found.engines
     assert not found.groups
-    assert found.closed(["2.bias"]) == {"2.bias"}
+    assert found.closed(["bias"]) == {"bias"}
 
 
 def test_shards_travel_as_a_whole(model: ModelSpec) -> None:
@@ -81,8 +57,8 @@ def test_a_hierarchical_sum_in_shards_travels_as_a_whole(model: ModelSpec) -> No
 
 
 @pytest.mark.parametrize("preset", ["local_sgd", "ssp", "dgc", "power_sgd"])
-def test_what_lasts_longer_than_a_step_travels_always_and_codes_as_a_whole(model: ModelSpec, preset: str) -> None:
-    found = may_stay(plan_of(model, preset))
+def test_what_lasts_longer_than_a_step_travels_always_and_codes_as_a_whole(preset: str) -> None:
+    found = may_stay(plan_of(model_of(optimizer=SGD), preset))
     if preset in ("local_sgd", "ssp"):
         assert not found.names
     else:
@@ -103,10 +79,10 @@ def test_threads_wait_until_it_is_known_what_travels(model: ModelSpec) -> None:
     told: queue.SimpleQueue[tuple[int, ...]] = queue.SimpleQueue()
     thread = threading.Thread(target=lambda: told.put(travelling.moving(index, 3)))
     thread.start()
-    travelling.agree(3, {"0.weight"})
+    travelling.agree(3, {"linear"})
     thread.join()
     names = [plan.parts[plan.regions[region].part].variable.name for region in transfer.regions]
-    assert told.get() == tuple(r for r, name in zip(transfer.regions, names, strict=True) if name != "0.weight")
+    assert told.get() == tuple(r for r, name in zip(transfer.regions, names, strict=True) if name != "linear")
     assert travelling.is_known(index, 3)
     # Other iterations know nothing of it.
     assert not travelling.is_known(index, 4)
@@ -234,8 +210,13 @@ def test_tied_weights_are_predicted_by_a_call_of_either_module() -> None:
     called.close()
 
 
-def test_a_scripted_module_is_predicted_always() -> None:
-    model = torch.nn.ModuleDict({"a": torch.jit.script(torch.nn.Linear(2, 2)), "b": torch.nn.Linear(2, 2)})
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
+def test_a_scripted_module_is_predicted_by_the_module_around_it() -> None:
+    model = torch.nn.Sequential(torch.jit.script(torch.nn.Linear(2, 2)), torch.nn.Sequential(torch.nn.Linear(2, 2)))
     called = CalledModules(model, dict(model.named_parameters()))
-    assert called.names() == {"a.weight", "a.bias"}
+    model[1](torch.ones(1, 2))
+    assert called.names() == {"1.0.weight", "1.0.bias"}
+    called.forget()
+    model(torch.ones(1, 2))
+    assert called.names() == {"0.weight", "0.bias", "1.0.weight", "1.0.bias"}
     called.close()

@@ -26,7 +26,7 @@ def random_uses(num_seeds: int, pairs: Iterable[tuple[str, str]]) -> list[tuple[
     seeds = list(range(num_seeds))
     return [
         (
-            "varying_cases.py:like_ddp",
+            "varying_cases:like_ddp",
             {"preset": preset, "options": PRESETS[preset], "seeds": seeds, "optimizer": optimizer},
         )
         for preset, optimizer in pairs
@@ -76,12 +76,12 @@ def test_what_no_rank_uses_sends_no_bytes_and_the_example_trains_as_under_ddp(ma
     ranks.within = alone
     cases = [
         (
-            "varying_cases.py:bytes_of_steps",
+            "varying_cases:bytes_of_steps",
             {"preset": preset, "options": options, "chosen": chosen, "folder": str(ranks.folder)},
         )
         for preset, options in (("ddp", {}), ("all_reduce_per_variable", {}), ("bytescheduler", {}))
     ]
-    *counted, example = ranks.run([*cases, ("varying_cases.py:example_by_door", {"path": str(EXAMPLE)})])[0]
+    *counted, example = ranks.run([*cases, ("varying_cases:example_by_door", {"path": str(EXAMPLE)})])[0]
     assert example == ""
     for counts in counted:
         for number, sent in zip(num_used, counts, strict=True):

@@ -32,7 +32,7 @@ class LateGradients:
             values = found[0] if len(found) == 1 else torch.cat(found)
             self._sum(values)
             if len(found) > 1:
-                torch._foreach_copy_(found, list(values.split([len(one) for one in found])))
+                torch._foreach_copy_(found, list(torch.split(values, [len(one) for one in found])))
 
     def _sum(self, values: torch.Tensor) -> None:
         pieces = compile_pieces(

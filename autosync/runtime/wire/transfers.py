@@ -181,7 +181,7 @@ class Mover:
             prepared = self._prepare(transfer, regions, identity.operation, group, identity.iteration)
         self._carrier.carry(transfer, group, prepared.buffer, identity, following)
         if prepared.places:
-            results = prepared.buffer.split([len(place) for place in prepared.places])
+            results = torch.split(prepared.buffer, [len(place) for place in prepared.places])
             torch._foreach_copy_(list(prepared.places), list(results))
         if self._plan.regions[transfer.regions[0]].kind == "param":
             self._memory.store(transfer.regions)
