@@ -363,7 +363,7 @@ _LIKE = {
     "unused_servers": SERVER,
     "unused_sharded": SHARDS,
 }
-"""The strategies by which scripts are trained behind the script door."""
+"""The strategies whose refusals other ways of training with them have."""
 
 
 def is_listed(name: str, strategy: str, words: str) -> bool:
