@@ -9,5 +9,6 @@
 - `serving`: ranks that have no device and only serve, and their communication with the first worker;
 - `checkpoints`: saving the state of a training, and resuming from it;
 - `stock`: plans that torch's own reducer carries out instead of the engine;
+- `varying`: gradients that do not travel, in steps that do not use their parameters;
 - `session`: one model in training: the hooks on the user's model and optimizers.
 """

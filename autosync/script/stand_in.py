@@ -109,6 +109,7 @@ class BundleReducer:
             broadcast_buffers=False,
             # torch's Reducer takes each gradient once in a pass; with a static graph it may take several.
             hand_off=not ddp.static_graph,
+            find_unused_parameters=ddp.find_unused_parameters and not ddp.static_graph,
         )
         return session_of(self._model)
 

@@ -37,13 +37,15 @@ Values = dict[str, Any]
 class Way:
     """A strategy of the suite: a preset with its options, and whether torch's reducer may have its plan.
 
-    With `door` a behaviour is an unchanged script behind the script door: it constructs DDP as under stock DDP.
+    With `door` a behaviour is an unchanged script behind the script door: it constructs DDP as under stock DDP. With
+    `leaves_unused`, scripts that ask DDP to find unused parameters ask `parallelize` for the same.
     """
 
     preset: str
     options: tuple[tuple[str, Any], ...] = ()
     hand_off: bool = True
     door: bool = False
+    leaves_unused: bool = False
 
 
 # What each stands for: torch's own reducer; a server on a worker updates; shards, and overlap with the next forward
@@ -55,6 +57,10 @@ WAYS: dict[str, Way] = {
     "bytescheduler": Way(preset="bytescheduler", options=(("slice_bytes", 1024),)),
     "engine": Way(preset="ddp", hand_off=False),
     "sharded": Way(preset="sharded"),
+    "unused": Way(preset="ddp", leaves_unused=True),
+    "unused_forward": Way(preset="bytescheduler", options=(("slice_bytes", 1024),), leaves_unused=True),
+    "unused_servers": Way(preset="ps_load_balanced", leaves_unused=True),
+    "unused_sharded": Way(preset="fsdp", leaves_unused=True),
     "door": Way(preset="ddp", door=True),
     "door_forward": Way(preset="bytescheduler", options=(("slice_bytes", 1024),), door=True),
 }
@@ -178,6 +184,8 @@ class Run:
             way = self.env.way
             assert way is not None, "it is not stock"
             bundle = self.env.bundle(self.task, self.number)
+            if way.leaves_unused:
+                options.setdefault("find_unused_parameters", (ddp or {}).get("find_unused_parameters", False))
             options = {"timeout_seconds": TIMEOUT_SECONDS, "hand_off": way.hand_off, **options}
             parallelize(
                 self.model, [self.optimizer, *self.others] if self.others else self.optimizer, bundle, **options

@@ -355,10 +355,17 @@ def rows() -> list[str]:
     return [f"| {one.what} | {one.where} | `{one.words}` | {one.reason} |" for one in REFUSALS]
 
 
-_BEHIND_DOOR = {"door": "ddp", "door_forward": FORWARD}
-"""The strategies by which scripts are trained behind the script door."""
+_LIKE = {
+    "door": "ddp",
+    "door_forward": FORWARD,
+    "unused": "ddp",
+    "unused_forward": FORWARD,
+    "unused_servers": SERVER,
+    "unused_sharded": SHARDS,
+}
+"""The strategies whose refusals other ways of training with them have."""
 
 
 def is_listed(name: str, strategy: str, words: str) -> bool:
-    strategy = _BEHIND_DOOR.get(strategy, strategy)
+    strategy = _LIKE.get(strategy, strategy)
     return any(name in one.behaviours and strategy in one.strategies and one.words in words for one in REFUSALS)

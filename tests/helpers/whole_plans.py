@@ -275,7 +275,7 @@ class Meets:
     def run(self, index: int, iteration: int, _: Callable[[], int | None]) -> None:
         self.world.move(index, iteration, self.rank)
 
-    def waits_its_turn(self, _: int) -> bool:
+    def waits_its_turn(self, _: int, __: int) -> bool:
         return True
 
     def close(self) -> None:

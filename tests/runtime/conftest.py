@@ -60,6 +60,8 @@ class Ranks:
     def __init__(self, folder: Path, cluster: ClusterSpec) -> None:
         self.folder = folder
         self.cluster = cluster
+        # A command before that of the ranks: one that gives them a network of their own, for example.
+        self.within: tuple[str, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
 
     def bundle(self, preset: str, task: str, **options: Any) -> str:
@@ -92,7 +94,7 @@ class Ranks:
         num_ranks = self.cluster.num_workers
         with (self.folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                (sys.executable, HERE / "rank_main.py", self.folder, str(num_ranks)),
+                (*self.within, sys.executable, HERE / "rank_main.py", self.folder, str(num_ranks)),
                 env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -52,7 +52,7 @@ class Noting:
             with self.lock:
                 self.told.setdefault(transfer.lane, []).append((coming, iteration))
 
-    def waits_its_turn(self, operation: int) -> bool:
+    def waits_its_turn(self, operation: int, _: int) -> bool:
         return operation % 5 == 4
 
     def local(self, operation: int, iteration: int) -> None:
@@ -170,7 +170,7 @@ def test_everything_comes_after_what_it_waits_for(name: str, overlap: Overlap) -
             # What is told before its turn is told once, in the order of the lane.
             told = work.told.get(lane, [])
             assert told == sorted(set(told), key=lambda one: (one[1], due.index(one[0])))
-            assert not any(work.waits_its_turn(operation) for operation, _ in told)
+            assert not any(work.waits_its_turn(operation, iteration) for operation, iteration in told)
 
 
 def test_of_some_plans_transfers_are_told_before_their_turn() -> None:

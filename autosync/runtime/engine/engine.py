@@ -186,6 +186,19 @@ class Engine:
             self._closed = False
         self._start_threads()
 
+    def fail(self, error: BaseException) -> None:
+        """Have the training thread raise an error of another thread of the session, and end all waits for ranks."""
+        with self._lock:
+            # The first error is the reason; later ones follow from it.
+            self._error = self._error or error
+            self._wake_all()
+        self._work.abort()
+
+    def raise_failure(self) -> None:
+        """Raise the error with which a thread has ended, if there is one."""
+        if self._error is not None:
+            self._raise()
+
     def wait_no_longer_than(self, seconds: float) -> None:
         """Limit every further wait for other ranks to this time."""
         self._timeout_seconds = min(self._timeout_seconds, seconds)
@@ -301,11 +314,7 @@ class Engine:
             item = self._under_way.get(lane)
             told = OperationError(f"{self.name(item)} failed: {error}") if item is not None else error
             told.__cause__ = error
-            with self._lock:
-                # The first error is the reason; later ones follow from it.
-                self._error = self._error or told
-                self._wake_all()
-            self._work.abort()
+            self.fail(told)
 
     def _run_lane(self, lane: int) -> None:
         sleeper, items, number = self._lanes[lane], self._script.lanes[lane], self._reached[lane]

@@ -19,6 +19,7 @@ from autosync.runtime.local.sparse_rows import Rows, Sparse
 from autosync.runtime.local.stale_parameters import RowsPlace, no_rows, rows_on_the_way
 from autosync.runtime.memory.kept_state import Held, Path, PieceState, Place, bring_home
 from autosync.runtime.memory.regions import Memory
+from autosync.runtime.memory.travelling import Travelling
 from autosync.runtime.session.pending_parameters import pass_this_thread
 from autosync.runtime.wire.links import Links
 from autosync.runtime.wire.transfers import Mover
@@ -30,7 +31,8 @@ BEGIN_AS_PARAMETERS = ("master", "anchor", "incoming")
 class Execution:
     """Does one rank's operations for the engine. `parameters` are the tensors of the plan's variables by name.
 
-    `placement` defaults to what the plan and its parameters require.
+    `placement` defaults to what the plan and its parameters require. With `travelling`, some gradients may stay where
+    they are.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Execution:
         optimizer: EngineOptimizer | None,
         checks: bool = False,
         placement: DevicePlacement | None = None,
+        travelling: Travelling | None = None,
     ) -> None:
         self.links = links
         self._plan = plan
@@ -59,9 +62,15 @@ class Execution:
         self.sparse = Sparse(plan, self.memory)
         self.factors = Factors(plan, self.memory)
         self._mover = Mover(
-            plan, self.memory, links, placement=placement or DevicePlacement.of(plan, parameters), checks=checks
+            plan,
+            self.memory,
+            links,
+            placement=placement or DevicePlacement.of(plan, parameters),
+            checks=checks,
+            travelling=travelling,
         )
-        self._locals = Locals(plan, self.memory, rank=rank, updates=self._updates)
+        self.travelling = travelling
+        self._locals = Locals(plan, self.memory, rank=rank, updates=self._updates, travelling=travelling)
 
     def begin_thread(self) -> None:
         """Prepare an engine thread: it computes without autograd, and does not wait for updates of parameters."""
@@ -75,8 +84,8 @@ class Execution:
     def transfer(self, operation: int, iteration: int, following: Callable[[], int | None]) -> None:
         self._mover.run(operation, iteration, following)
 
-    def waits_its_turn(self, operation: int) -> bool:
-        return self._mover.waits_its_turn(operation)
+    def waits_its_turn(self, operation: int, iteration: int) -> bool:
+        return self._mover.waits_its_turn(operation, iteration)
 
     def local(self, operation: int, iteration: int) -> None:
         self._locals.run(operation, iteration)
@@ -111,6 +120,12 @@ class Execution:
         """Drop what was recorded for a variable's gradient that is only accumulated, not synchronised."""
         if name in self.factors.variables:
             self.factors.forget(name)
+
+    def forget_iterations(self) -> None:
+        """Drop everything that belongs to an iteration, because iteration numbers will be used again."""
+        self.memory.forget()
+        if self.travelling is not None:
+            self.travelling.forget()
 
     def bring_states_home(self, entries: Mapping[str, dict[str, Any]] | None = None) -> None:
         """Give the user's optimizer the engine's state of all variables of which this rank has every piece.

@@ -19,6 +19,7 @@ from autosync.runtime.local.sparse_rows import Rows, is_no_gradient, merge_rows
 from autosync.runtime.local.stale_parameters import incoming, lag_of
 from autosync.runtime.memory.kept_state import Held, Place
 from autosync.runtime.memory.regions import Memory
+from autosync.runtime.memory.travelling import Travelling
 
 _ROW = 4096
 """The number of values that are summed together in float32: see `sum_of_squares`."""
@@ -35,13 +36,25 @@ class Update(Protocol):
 
 
 class Locals:
-    """Does a plan's local operations on one rank. `updates` are the engine's updates, by position in the plan."""
+    """Does a plan's local operations on one rank. `updates` are the engine's updates, by position in the plan.
 
-    def __init__(self, plan: Plan, memory: Memory, *, rank: int, updates: Mapping[int, Update]) -> None:
+    With `travelling`, parts may stay as they are, and an operation of which all parts stay does not take place.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        memory: Memory,
+        *,
+        rank: int,
+        updates: Mapping[int, Update],
+        travelling: Travelling | None = None,
+    ) -> None:
         self._plan = plan
         self._memory = memory
         self._rank = rank
         self._updates = updates
+        self._travelling = travelling
         self._norms = {index: norm_awaited(plan, index) for index in updates}
         self._encoding = Encoding(plan, memory, rank=rank)
         self._outer = Outer(plan, memory, rank=rank)
@@ -92,7 +105,16 @@ class Locals:
         """Do one operation (by its position in the plan). Only one thread calls it."""
         operation = self._plan.operations[index]
         assert isinstance(operation, Local), "transfers are not local"
-        self._work[operation.kind](index, operation, iteration)
+        resting = self._travelling.resting(index, iteration) if self._travelling is not None else None
+        if not resting:
+            self._work[operation.kind](index, operation, iteration)
+            return
+        moving = [one for one in operation.inputs if self._plan.regions[one].part not in resting]
+        if len(moving) == len(operation.inputs):
+            self._work[operation.kind](index, operation, iteration)
+        elif moving:
+            assert operation.kind == "average", "no other operation takes place for some of its parts"
+            torch._foreach_div_(self._memory.views(moving, iteration), self._plan.num_workers)
 
     def _mine(self, operation: Local, buffer: torch.Tensor) -> torch.Tensor:
         """Return the elements of a buffer that this rank works on: all of them, or its shard."""

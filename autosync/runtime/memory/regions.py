@@ -117,6 +117,20 @@ class Memory:
                 self._staging("grad", index, iteration).fill_(NOTHING)
         return nothing
 
+    def gradients_of(self, name: str, iteration: int) -> list[torch.Tensor]:
+        """Return the gradients of a variable's parts where operations work on them, flat and without copying."""
+        return [
+            self._gradients[index, self._turn("grad", index, iteration)]
+            if self._homes[index] == "own"
+            else self._staging("grad", index, iteration)
+            for index in self._parts_of[name]
+        ]
+
+    def release_gradient(self, name: str, iteration: int) -> None:
+        """Keep the memory of a variable's last gradient no longer, because an iteration does not use the variable."""
+        for index in self._parts_of[name]:
+            self._gradients.pop((index, self._turn("grad", index, iteration)), None)
+
     def mark_used(self, region: int, flat: torch.Tensor) -> None:
         """Mark a gradient that was computed on this rank as used (see `unused_variables`)."""
         place = self._plan.regions[region]
@@ -160,6 +174,21 @@ class Memory:
         if self._layout.has(regions[0]):
             return buffer[self._layout.start(regions[0]) : self._layout.stop(regions[-1])]
         return buffer[self._offset[first.part] + first.start : self._offset[last.part] + last.stop]
+
+    def views(self, regions: Sequence[int], iteration: int) -> list[torch.Tensor]:
+        """Return the elements of some of an operation's regions, in one flat tensor for those that lie together."""
+        found: list[list[int]] = []
+        for index in regions:
+            if found and self._follows(index, found[-1][-1]):
+                found[-1].append(index)
+            else:
+                found.append([index])
+        return [self.view(together, iteration) for together in found]
+
+    def _follows(self, region: int, before: int) -> bool:
+        """Whether a region begins where another one ends, in the buffer of a message."""
+        one, other = self._plan.regions[region], self._plan.regions[before]
+        return self._offset[one.part] + one.start == self._offset[other.part] + other.stop
 
     def place(self, region: int) -> tuple[int, int]:
         """Return where an encoded region begins and ends among the bytes of its message."""

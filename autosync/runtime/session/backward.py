@@ -16,13 +16,15 @@ from autosync.runtime.session.gradient_arrivals import Arrivals
 from autosync.runtime.session.gradients import Gradients
 from autosync.runtime.session.unchanged_training import Expected
 from autosync.runtime.session.variable_roles import VariableRoles
+from autosync.runtime.varying.varying_use import VaryingUse
 
 
 class BackwardSync:
     """Follows the backward passes of a model and synchronises their gradients.
 
     `syncs` is false while gradients only accumulate. `are_coming` is true while gradients of a synchronised pass
-    arrive, `are_local` while accumulated gradients are this rank's own.
+    arrive, `are_local` while accumulated gradients are this rank's own. With `use`, gradients of variables that no rank
+    uses do not travel.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class BackwardSync:
         *,
         unchanged: Expected,
         compute: ComputeSpan | None,
+        use: VaryingUse | None = None,
     ) -> None:
         self.syncs = True
         self.are_coming = False
@@ -48,10 +51,11 @@ class BackwardSync:
         self._execution = execution
         self._unchanged = unchanged
         self._compute = compute
+        self._use = use
         self._has_failed = False
         # Whether forward passes since the last backward pass ask for synchronisation; None if there was none.
         self._forward_syncs: bool | None = None
-        self._arrivals = Arrivals(variables.parameters, came=self._gradient_came, is_whole=gradients.take)
+        self._arrivals = Arrivals(variables.parameters, came=self._gradient_came, is_whole=self._is_whole)
         self._passes = Passes(begins=self._pass_begins, ends=self._pass_ends, fails=self._pass_fails)
 
     def close(self) -> None:
@@ -85,10 +89,16 @@ class BackwardSync:
             self._step.is_synchronised = False
             self.are_local = True
             self._execution.forget(name)
+            if self._use is not None:
+                self._use.accumulated(name)
             return False
         if not self.are_coming:
             self._first_gradient(name)
         return not self._seals.are_spoilt
+
+    def _is_whole(self, name: str) -> None:
+        if self._use is None or not self._use.holds(name):
+            self._gradients.take(name)
 
     def _first_gradient(self, name: str) -> None:
         self._passes.gradient_came()
@@ -106,6 +116,8 @@ class BackwardSync:
                 "nothing can be added (release(model) and parallelize again to go on)"
             )
         self._step.prepare()
+        if self._use is not None:
+            self._use.begin(self._engine.iteration)
 
     def _begin_anew(self, name: str) -> None:
         """Refuse a second backward pass before the step, unless the script has dropped the first pass's gradients."""
@@ -148,9 +160,14 @@ class BackwardSync:
         """Finish a synchronised backward pass that brought no gradients for the variables in `missing`."""
         if missing:
             self._unchanged.check()
-        self._gradients.take_missing(missing)
+        if self._use is None:
+            self._gradients.take_missing(missing)
+        else:
+            self._use.end(missing)
         self._engine.wait("backward_returns")
         self._gradients.give_back()
+        if self._use is not None:
+            self._use.correct()
         self._step.gradients_are_there()
         self.are_local = False
         if self._step.ends_with_backward:

@@ -29,6 +29,8 @@ class Gradients:
         self._foreign: dict[str, torch.Tensor] = {}
         # The variables that this rank has not used in the pass under way, or in the last one.
         self._unused: list[str] = []
+        # The variables whose gradients stay as they are in this pass.
+        self._staying: frozenset[str] | set[str] = frozenset()
 
     def note_foreign(self) -> None:
         """When a backward pass begins, note the gradients for which the script has its own tensors."""
@@ -51,7 +53,6 @@ class Gradients:
 
     def take_missing(self, names: Iterable[str]) -> None:
         """Handle the variables for which a backward pass has brought no gradients."""
-        self._unused.clear()
         for name in names:
             parameter = self._parameters[name]
             if parameter.grad is not None:
@@ -65,11 +66,20 @@ class Gradients:
             self._engine.gradient_ready(self._numbers[name])
         self._weight.step_ends()
 
+    def put_nothing(self, name: str, seen: torch.Tensor) -> None:
+        """Handle a variable for which this rank has contributed nothing already; `seen` is where its gradient comes."""
+        self._parameters[name].grad = seen
+        self._unused.append(name)
+
+    def leave(self, names: set[str]) -> None:
+        """Leave the gradients of some variables as they are in this pass, because they do not travel."""
+        self._staying = names
+
     def give_back(self) -> None:
         """Give the user the gradients that are finished, for variables that the user's optimizer updates."""
         self._copy_back()
         for name in self._variables.dense:
-            if name in self._foreign or not self._parameters[name].is_contiguous():
+            if (name in self._foreign or not self._parameters[name].is_contiguous()) and name not in self._staying:
                 self._give_in_place(name)
         for name in self._unused:
             if name not in self._engine_updates and name not in self._variables.sparse:
@@ -77,6 +87,7 @@ class Gradients:
                 if gradient is not None and is_absent(gradient.flatten()):
                     # No rank has used the variable, so its optimizer leaves it alone.
                     self._parameters[name].grad = None
+        self._unused.clear()
 
     def _give_in_place(self, name: str) -> None:
         """Give a finished gradient in the script's own tensor for it, or in the layout of its parameter."""
@@ -95,6 +106,8 @@ class Gradients:
         """Copy staged gradients back from their buffers, and set those that travelled as rows."""
         finished: dict[str, torch.Tensor] = {}
         for name in self._variables.staged:
+            if name in self._staying:
+                continue
             gradient = self._parameters[name].grad
             assert gradient is not None, "every variable has got one"
             finished[name] = gradient

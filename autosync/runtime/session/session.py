@@ -35,6 +35,8 @@ from autosync.runtime.session.step_calls import StepCalls
 from autosync.runtime.session.training import Training
 from autosync.runtime.session.unchanged_training import Expected
 from autosync.runtime.session.variable_roles import VariableRoles
+from autosync.runtime.varying.may_stay import MayStay
+from autosync.runtime.varying.varying_use import VaryingUse
 from autosync.strategy.bundle import Bundle
 
 
@@ -42,7 +44,8 @@ class Session:
     """The engine of one model, with its hooks.
 
     `BackwardSync` follows the script's backward passes and `StepCalls` its optimizers' steps. Both report to
-    `EngineStep`, which makes the engine's steps.
+    `EngineStep`, which makes the engine's steps. With `may_stay`, gradients of these variables travel only in steps
+    that use them.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Session:
         compute: ComputeSpan | None = None,
         servers: Servers | None = None,
         batch_size: int | None = None,
+        may_stay: MayStay | None = None,
     ) -> None:
         self.training = Training(
             model=model,
@@ -86,19 +90,33 @@ class Session:
             engine=engine,
             servers=servers,
         )
+        gradients = Gradients(self._variables, execution, engine, self._weight)
+        self._use = None if may_stay is None else self._begin_use(may_stay, gradients)
         self._backward = BackwardSync(
             self._variables,
-            Gradients(self._variables, execution, engine, self._weight),
+            gradients,
             self._step,
             engine,
             execution,
             unchanged=unchanged,
             compute=compute,
+            use=self._use,
         )
         self._hooks = self._make_hooks(unchanged)
         if buffers is not None:
             buffers.begin(lambda: self._backward.syncs)
         engine.begin()
+
+    def _begin_use(self, may_stay: MayStay, gradients: Gradients) -> VaryingUse:
+        return VaryingUse(
+            may_stay,
+            self.training.model,
+            self._variables.parameters,
+            num_workers=self._plan.num_workers,
+            engine=self._engine,
+            execution=self._execution,
+            gradients=gradients,
+        )
 
     def _make_hooks(self, unchanged: Expected) -> list[Any]:
         model, bundle = self.training.model, self.training.bundle
@@ -159,7 +177,7 @@ class Session:
 
     def go_on_from(self, loading: Loading) -> None:
         """Install the state that was read from a checkpoint. No operation may be under way."""
-        self._execution.memory.forget()
+        self._execution.forget_iterations()
         put_in_place(self.training, loading)
         self._step.reloaded.clear()
         self._engine.restart(loading.step)
@@ -187,11 +205,13 @@ class Session:
             self._execution.links.abort()
             raise
         finally:
-            self._end()
+            self._end(patience_seconds)
 
     def leave_to_parent(self) -> None:
         """In a forked process, which has none of the engine's threads, make its copy of the model an ordinary one."""
         self._take_hooks_away()
+        if self._use is not None:
+            self._use.remove_hooks()
         self._execution.factors.close()
         if self._step.pending is not None:
             self._step.pending.close()
@@ -205,8 +225,10 @@ class Session:
         self._hooks.clear()
         self._step.seals.clear()
 
-    def _end(self) -> None:
+    def _end(self, patience_seconds: float | None) -> None:
         try:
+            if self._use is not None:
+                self._use.close(patience_seconds=patience_seconds)
             self._engine.close()
             if self._step.pending is not None:
                 self._step.pending.close()
@@ -233,7 +255,10 @@ class Session:
                 else f"{names[0]} and {len(names) - 1} more"
             )
             updates = f"the engine updates {whose}"
-        return described(self._plan, "autosync's engine", [updates], self._buffers)
+        notes = [updates]
+        if self._use is not None:
+            notes.append(f"{self._use.num_variables} variables travel only in steps that use them")
+        return described(self._plan, "autosync's engine", notes, self._buffers)
 
     def __repr__(self) -> str:
         return self.describe()

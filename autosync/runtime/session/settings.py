@@ -17,3 +17,4 @@ class Settings:
     checks: bool
     batch_size: int | None = None
     trace: Path | None
+    find_unused_parameters: bool = False

@@ -21,6 +21,7 @@ from autosync.runtime.engine.rank_script import script_of
 from autosync.runtime.engine.trace import ComputeSpan, Trace, open_trace
 from autosync.runtime.local.engine_optimizer import EngineOptimizer
 from autosync.runtime.local.engine_updates import engine_updates
+from autosync.runtime.memory.travelling import Travelling
 from autosync.runtime.serving.first_worker import FirstWorkersEngine, Servers, admit_servers, hand_over
 from autosync.runtime.serving.invitations import servers_of
 from autosync.runtime.session.agreement import (
@@ -40,6 +41,7 @@ from autosync.runtime.session.support import refuse_placement, refuse_unsupporte
 from autosync.runtime.session.synchronisation import Synchronisation
 from autosync.runtime.stock.buckets import StockBuckets, stock_buckets
 from autosync.runtime.stock.stock_session import StockSession
+from autosync.runtime.varying.may_stay import MayStay, may_stay
 from autosync.runtime.wire.links import Links, base_store, session_name
 from autosync.runtime.wire.native_collectives import native_groups
 from autosync.strategy.bundle import Bundle
@@ -58,6 +60,8 @@ class _Start:
     placement: DevicePlacement
     stock: StockBuckets | None
     """The buckets of torch's own reducer, if it carries out the plan."""
+    may_stay: MayStay | None
+    """The variables that need not travel in each step, if there are any and the settings ask for it."""
 
 
 def start(
@@ -80,6 +84,7 @@ def start(
         BatchWeight.check(begun.plan, rank, settings.batch_size)
     patience = dt.timedelta(seconds=settings.timeout_seconds)
     facts = {**facts_of_rank(bundle), **(layouts_of(begun.parameters) if begun.stock is not None else {})}
+    facts["find_unused_parameters"] = str(settings.find_unused_parameters)
     agree(store, rank=rank, num_ranks=num_ranks, facts=facts, patience=patience)
     admitted = admit_servers(
         base, store, session=name, rank=rank, plan=begun.plan, bundle=bundle, optimizer=optimizer, settings=settings
@@ -141,6 +146,12 @@ def _checked(
     refuse_placement(placement, parameters, checks=settings.checks)
     check_optimizers(optimizer, bundle.model, plan, parameters)
     refuse_shared_with(others, model, parameters, are_engines=bool(engine_updates(plan).variables))
+    stays = None
+    # Late gradients are added without the weight of a rank's batch.
+    is_weighed = bool(plan.shares) or plan.weighs
+    if settings.find_unused_parameters and placement.device.type == "cpu" and not is_weighed:
+        stays = may_stay(plan)
+        stays = stays if stays.names else None
     return _Start(
         model=model,
         optimizer=optimizer,
@@ -149,7 +160,9 @@ def _checked(
         plan=plan,
         parameters=parameters,
         placement=placement,
-        stock=stock_buckets(plan) if settings.hand_off else None,
+        # torch's reducer sends every gradient in every step.
+        stock=stock_buckets(plan) if settings.hand_off and stays is None else None,
+        may_stay=stays,
     )
 
 
@@ -239,12 +252,17 @@ def _engine_session(
         compute=compute,
         servers=servers,
         batch_size=begun.settings.batch_size,
+        may_stay=begun.may_stay,
     )
 
 
 def _execution(begun: _Start, links: Links) -> Execution:
     updates = engine_updates(begun.plan)
     users = EngineOptimizer.of_user(begun.optimizer, begun.parameters) if updates.operations else None
+    travelling = None
+    if begun.may_stay is not None:
+        seconds = begun.settings.timeout_seconds
+        travelling = Travelling(begun.plan, begun.may_stay.names, timeout_seconds=seconds)
     return Execution(
         begun.plan,
         begun.parameters,
@@ -253,6 +271,7 @@ def _execution(begun: _Start, links: Links) -> Execution:
         optimizer=users,
         checks=begun.settings.checks,
         placement=begun.placement,
+        travelling=travelling,
     )
 
 

@@ -13,6 +13,7 @@ from autosync.plan.shards import shard_weights
 from autosync.plan.types import Plan, Transfer
 from autosync.runtime.engine.device import DevicePlacement
 from autosync.runtime.memory.regions import Memory
+from autosync.runtime.memory.travelling import Travelling
 from autosync.runtime.memory.unused_variables import NOTHING
 from autosync.runtime.wire.exchange import Coming, Exchange, TransferId
 from autosync.runtime.wire.flow_control import Flow
@@ -24,12 +25,16 @@ from autosync.runtime.wire.varying_contents import Contents, are_contents
 
 
 class Prepared(NamedTuple):
-    """A transfer that was prepared before its turn; `operation` is its position in the plan."""
+    """A transfer that was prepared before its turn; `operation` is its position in the plan.
+
+    If some of its parts stay, the buffer may be a copy of those that travel, whose `places` take the result.
+    """
 
     transfer: Transfer
     operation: int
     group: tuple[int, ...]
     buffer: torch.Tensor
+    places: tuple[torch.Tensor, ...] = ()
 
 
 Following: TypeAlias = Callable[[], Prepared | None]
@@ -59,10 +64,20 @@ class Carrier(Protocol):
 
 
 class Mover:
-    """Takes part in transfers: those of a lane one after another, those of several lanes at the same time."""
+    """Takes part in transfers: those of a lane one after another, those of several lanes at the same time.
+
+    With `travelling`, parts may stay where they are, and a transfer of which all parts stay does not take place.
+    """
 
     def __init__(
-        self, plan: Plan, memory: Memory, links: Links, *, placement: DevicePlacement, checks: bool = False
+        self,
+        plan: Plan,
+        memory: Memory,
+        links: Links,
+        *,
+        placement: DevicePlacement,
+        checks: bool = False,
+        travelling: Travelling | None = None,
     ) -> None:
         self._plan = plan
         self._memory = memory
@@ -70,6 +85,7 @@ class Mover:
         self._contributes = plan.ranks[links.rank].role == "worker"
         self._contents = Contents(plan, memory, rank=links.rank)
         self._in_one_order = placement.in_one_order
+        self._travelling = travelling
         self._carrier: Carrier = (
             NativeCarrier(links, placement)
             if plan.backend == "nccl"
@@ -80,10 +96,15 @@ class Mover:
         # By lane, the next transfers that are prepared.
         self._prepared: dict[int, deque[Prepared]] = defaultdict(deque)
 
-    def waits_its_turn(self, index: int) -> bool:
-        """Whether a transfer cannot be asked for before its turn: native transfers, contents, and groups of one."""
+    def waits_its_turn(self, index: int, iteration: int) -> bool:
+        """Whether a transfer cannot be asked for before its turn: native transfers, contents, and groups of one.
+
+        Nor can one before it is known which of its parts travel.
+        """
         if self._in_one_order:
             # One thread does all lanes and local work in turn.
+            return True
+        if self._travelling is not None and not self._travelling.is_known(index, iteration):
             return True
         transfer = self._transfer(index)
         is_ours = not is_native(transfer) and not are_contents(self._plan, transfer)
@@ -108,7 +129,8 @@ class Mover:
         """
         transfer = self._transfer(index)
         group = self._group(transfer)
-        if len(group) == 1:
+        regions = self._moving(index, iteration)
+        if len(group) == 1 or not regions:
             return
         place = (transfer.lane, group)
         identity = TransferId(index, iteration, self._sequences[place], transfer.lane)
@@ -116,21 +138,52 @@ class Mover:
         if are_contents(self._plan, transfer):
             self._move_content(transfer, group, identity)
         else:
-            self._move(transfer, group, identity, lambda: self._prepare(following(), iteration))
+            self._move(transfer, regions, group, identity, lambda: self._prepare_next(following, iteration))
 
-    def _prepare(self, index: int | None, iteration: int) -> Prepared | None:
-        """Prepare a transfer that may be asked for before its turn."""
-        if index is None:
-            return None
-        transfer = self._transfer(index)
-        found = Prepared(transfer, index, self._group(transfer), self._buffer(transfer, iteration))
-        self._prepared[transfer.lane].append(found)
-        return found
+    def _moving(self, index: int, iteration: int) -> tuple[int, ...]:
+        """Return the regions of a transfer that travel in an iteration."""
+        if self._travelling is None:
+            return self._transfer(index).regions
+        return self._travelling.moving(index, iteration)
 
-    def _move(self, transfer: Transfer, group: tuple[int, ...], identity: TransferId, following: Following) -> None:
-        prepared = self._prepared[transfer.lane]
-        buffer = prepared.popleft().buffer if prepared else self._buffer(transfer, identity.iteration)
-        self._carrier.carry(transfer, group, buffer, identity, following)
+    def _prepare_next(self, following: Callable[[], int | None], iteration: int) -> Prepared | None:
+        """Prepare the lane's next transfer that takes place, if it may be asked for before its turn."""
+        while (index := following()) is not None:
+            regions = self._moving(index, iteration)
+            if regions:
+                transfer = self._transfer(index)
+                found = self._prepare(transfer, regions, index, self._group(transfer), iteration)
+                self._prepared[transfer.lane].append(found)
+                return found
+        return None
+
+    def _prepare(
+        self, transfer: Transfer, regions: tuple[int, ...], index: int, group: tuple[int, ...], iteration: int
+    ) -> Prepared:
+        if regions == transfer.regions:
+            return Prepared(transfer, index, group, self._buffer(transfer, iteration))
+        views = self._memory.views(regions, iteration)
+        if len(views) == 1:
+            return Prepared(transfer, index, group, views[0])
+        return Prepared(transfer, index, group, torch.cat(views), tuple(views))
+
+    def _move(
+        self,
+        transfer: Transfer,
+        regions: tuple[int, ...],
+        group: tuple[int, ...],
+        identity: TransferId,
+        following: Following,
+    ) -> None:
+        waiting = self._prepared[transfer.lane]
+        if waiting:
+            prepared = waiting.popleft()
+        else:
+            prepared = self._prepare(transfer, regions, identity.operation, group, identity.iteration)
+        self._carrier.carry(transfer, group, prepared.buffer, identity, following)
+        if prepared.places:
+            results = torch.split(prepared.buffer, [len(place) for place in prepared.places])
+            torch._foreach_copy_(list(prepared.places), list(results))
         if self._plan.regions[transfer.regions[0]].kind == "param":
             self._memory.store(transfer.regions)
 
@@ -223,7 +276,7 @@ class HostCarrier:
     def _coming(self, prepared: Prepared | None) -> Coming | None:
         if prepared is None:
             return None
-        transfer, operation, group, buffer = prepared
+        transfer, operation, group, buffer, _ = prepared
         pieces = self._pieces(transfer, group, buffer)
         return Coming(pieces, buffer, members=group, tag=operation, priority=transfer.priority)
 

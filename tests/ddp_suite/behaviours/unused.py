@@ -271,6 +271,52 @@ def checkpoint_of_a_branch(e: Env) -> Values:
 
 
 @behaviour
+def reentrant_checkpoint_of_a_branch(e: Env) -> Values:
+    """The same by a pass within the backward pass; the forward pass calls the branch without gradients."""
+    from torch.utils.checkpoint import checkpoint
+
+    class Checkpointed(Branches):
+        def forward(self, x: Tensor) -> Tensor:
+            self.turn += self.training
+            x = torch.tanh(self.trunk(x))
+            for number in self.choose(max(self.turn, 0)):
+                x = x + torch.tanh(checkpoint(self.branches[number], x, use_reentrant=True))
+            return self.head(x)
+
+    run = e.run(task(lambda: Checkpointed(lambda step: [(step + e.rank) % 3]).double(), momentum)).start(ddp=FIND)
+    return {"losses": run.steps(6), **run.values()}
+
+
+@behaviour
+def branch_read_without_a_call(e: Env) -> Values:
+    """A branch's weights are read by the model, and no forward pass of the branch itself takes place."""
+
+    class Reads(Branches):
+        def forward(self, x: Tensor) -> Tensor:
+            self.turn += self.training
+            x = torch.tanh(self.trunk(x))
+            for number in self.choose(max(self.turn, 0)):
+                x = x + torch.tanh(x @ self.branches[number].weight.T)
+            return self.head(x)
+
+    run = e.run(task(lambda: Reads(lambda step: [2, 0] if (step + e.rank) % 3 else [1]).double(), adamw)).start(
+        ddp=FIND
+    )
+    return {"losses": run.steps(6), **run.values()}
+
+
+@behaviour
+def called_before_another_model_trains(e: Env) -> Values:
+    """A pass without a backward pass comes between two steps, and calls what the steps leave out."""
+    run = e.run(task(lambda: Branches(lambda step: [step % 3]).double(), momentum)).start(ddp=FIND)
+    losses = []
+    for _ in range(4):
+        losses.append(run.step())
+        run.loss()
+    return {"losses": losses, **run.values()}
+
+
+@behaviour
 def depth_that_differs_by_step(e: Env) -> Values:
     """Control flow by the data: as many layers as a number in the batch says, alike on all ranks or not."""
 
