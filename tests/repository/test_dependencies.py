@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-_DISTRIBUTIONS = {"sklearn": {"scikit-learn"}, "websocket": {"websocket-client"}, "yaml": {"pyyaml"}}
+_DISTRIBUTIONS = {
+    "sklearn": {"scikit-learn"},
+    "websocket": {"websocket-client"},
+    "xdist": {"pytest-xdist"},
+    "yaml": {"pyyaml"},
+}
 """The distributions that hold a module, where their names differ."""
 
 _NOT_IMPORTED = {
@@ -18,10 +23,10 @@ _NOT_IMPORTED = {
     "mkdocs-material": "the theme that mkdocs.yml names",
     "mkdocstrings": "a plugin that mkdocs.yml names",
     "mypy": "a command",
+    "optuna-dashboard": "a test asks for it by name, and is skipped without it",
     "pandas-stubs": "types for mypy",
     "psycopg": "SQLAlchemy imports the driver that a storage's URL names",
     "pytest-timeout": "a plugin of pytest",
-    "pytest-xdist": "a plugin of pytest",
     "ruff": "a command",
     "setuptools": "builds the wheel",
     "types-pyyaml": "types for mypy",

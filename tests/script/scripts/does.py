@@ -54,21 +54,7 @@ def train(model: nn.Module, steps: int = 2) -> None:
         optimizer.step()
 
 
-def main() -> None:
-    what = sys.argv[2]
-    if what == "neither":
-        return
-    dist.init_process_group("gloo")
-    torch.manual_seed(dist.get_rank())
-    model = build() if what != "other_model" else nn.Linear(3, 3)
-    if what == "rank_with_other_names" and dist.get_rank() == 1:
-        model = with_other_names(model)
-    if what == "ignores":
-        DDP._set_params_and_buffers_to_ignore_for_model(model, ["0.weight"])
-    if what == "unwrapped":
-        train(model)
-        return
-    wrapped = wrap(model, what)
+def do(what: str, model: nn.Module, wrapped: DDP) -> None:
     if what == "hook":
         wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif what == "joins":
@@ -114,6 +100,24 @@ def main() -> None:
     else:
         train(wrapped)
         torch.save({"model": wrapped.state_dict()}, f"{sys.argv[1]}-{dist.get_rank()}.pt")
+
+
+def main() -> None:
+    what = sys.argv[2]
+    if what == "neither":
+        return
+    dist.init_process_group("gloo")
+    torch.manual_seed(dist.get_rank())
+    model = build() if what != "other_model" else nn.Linear(3, 3)
+    if what == "rank_with_other_names" and dist.get_rank() == 1:
+        model = with_other_names(model)
+    if what == "ignores":
+        DDP._set_params_and_buffers_to_ignore_for_model(model, ["0.weight"])
+    if what == "unwrapped":
+        train(model)
+        return
+    wrapped = wrap(model, what)
+    do(what, model, wrapped)
     dist.destroy_process_group()
 
 
