@@ -133,5 +133,5 @@ def even_stages(timeline: _Timeline, num_stages: int) -> Stages | None:
     for way in reversed(ways):
         chosen.append(way[chosen[-1]][2])
     chosen.reverse()
-    seconds = [until[places[end]] - until[places[start]] for start, end in itertools.pairwise(chosen)]
-    return Stages(cuts=tuple(cuts[place - 1] for place in chosen[1:-1]), seconds=tuple(seconds))
+    parts = tuple(until[places[end]] - until[places[start]] for start, end in itertools.pairwise(chosen))
+    return Stages(cuts=tuple(cuts[place - 1] for place in chosen[1:-1]), seconds=parts)

@@ -58,8 +58,9 @@ def _problems(task: Task) -> Iterator[Problem]:
         value = getattr(task, field)
         if not _is_number(value, int) or value < 1:
             yield Problem(what=f"is {_describe(value)}", rule="a whole number of 1 or more", path=(field,))
-    if task.weight is not None and not callable(task.weight):
-        what = f"is {_describe(task.weight)}"
+    weight: object = task.weight
+    if weight is not None and not callable(weight):
+        what = f"is {_describe(weight)}"
         yield Problem(what=what, rule="weight is a function: (batch) -> number, or None", path=("weight",))
     if task.weight is not None and task.accumulation_steps != 1:
         rule = "a weight is that of a whole step, so such a task does not accumulate"

@@ -47,7 +47,9 @@ class BatchWeight:
 
     def measure(self, weight: float) -> None:
         """Take the weight of the next step's batch. All workers call this for the same step."""
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+        # What a script gives may be anything.
+        given: object = weight
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < math.inf:
             raise OperationError(f"the weight {weight!r} of a batch (a finite number of 0 or more)")
         if self._of_step is not None:
             raise OperationError("a second weight for one step (weigh the batch once, before its backward pass)")

@@ -66,11 +66,11 @@ def find_cuts(structure: ModelStructure, model: nn.Module, forward: Callable[[],
     return watch.found()
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Watches the operations of one forward pass."""
 
     def __init__(self, structure: ModelStructure, model: nn.Module, batch: Any) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._calls: list[str] = []
         self._names = {_key(parameter): name for name, parameter in structure.parameters.items()}
         own = [*model.parameters(), *model.buffers(), *_tensors(batch)]
@@ -129,13 +129,18 @@ class _Watch(TorchDispatchMode):
         key = _key(tensor)
         if key in self._given or self._known(key) is not None:
             return
-        made = self._made[key] = _Made(StorageWeakRef(tensor.untyped_storage()), self._segment)
+        made = self._made[key] = _Made(
+            StorageWeakRef(tensor.untyped_storage()),  # type: ignore[no-untyped-call]
+            self._segment,
+        )
         self._all.append(made)
 
     def _known(self, key: int) -> _Made | None:
         """Return the tensor with this storage; None if it is new, or has the address of one that is gone."""
         made = self._made.get(key)
-        return None if made is None or made.storage.expired() else made
+        if made is None or made.storage.expired():  # type: ignore[no-untyped-call]
+            return None
+        return made
 
     def found(self) -> FoundCuts:
         """Return the cuts, from the second call of a module on."""
