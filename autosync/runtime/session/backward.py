@@ -116,7 +116,10 @@ class BackwardSync:
                 "nothing can be added (release(model) and parallelize again to go on)"
             )
         self._step.prepare()
+        zeros = self._gradients.begin(self._seals.zeroed)
         if self._use is not None:
+            for name in zeros:
+                self._use.accumulated(name)
             self._use.begin(self._engine.iteration)
 
     def _begin_anew(self, name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 
@@ -27,6 +27,8 @@ class Gradients:
         # Gradients that the engine has last given to the user, and gradients that the script has put in their places.
         self._seen: dict[str, torch.Tensor] = {}
         self._foreign: dict[str, torch.Tensor] = {}
+        # The variables of the engine that have a gradient on this rank, under stock DDP, until the script drops it.
+        self._kept: set[str] = set()
         # The variables that this rank has not used in the pass under way, or in the last one.
         self._unused: list[str] = []
         # The variables whose gradients stay as they are in this pass.
@@ -40,6 +42,27 @@ class Gradients:
             if (gradient := self._parameters[name].grad) is not None and gradient is not self._seen.get(name)
         }
 
+    def begin(self, zeroed: Collection[str]) -> list[str]:
+        """Begin a synchronised pass with gradients of zeros for what the script has set to zero; return these names.
+
+        Under stock DDP such a gradient is still there, so momentum and decay move its parameter even if no rank uses
+        it. A rank that never had a gradient of the variable need not know: those that had one contribute zeros.
+        """
+        if not zeroed:
+            self._kept.clear()
+            return []
+        given = []
+        for name in self._engine_updates:
+            parameter = self._parameters[name]
+            if name in self._variables.sparse or parameter.grad is not None:
+                continue
+            if name in zeroed and name in self._kept:
+                parameter.grad = torch.zeros_like(parameter, requires_grad=False)
+                given.append(name)
+            else:
+                self._kept.discard(name)
+        return given
+
     def take(self, name: str) -> None:
         """Give a variable's complete gradient to the engine, which may send it."""
         parameter = self._parameters[name]
@@ -47,7 +70,9 @@ class Gradients:
         assert gradient is not None, "the gradient that was just accumulated"
         factor = self._weight.factor
         seen = self._execution.take_gradient(name, gradient, self._engine.iteration, factor=factor)
-        if seen is not gradient and name not in self._engine_updates:
+        if name in self._engine_updates:
+            self._kept.add(name)
+        elif seen is not gradient:
             parameter.grad = self._seen[name] = seen
         self._engine.gradient_ready(self._numbers[name])
 

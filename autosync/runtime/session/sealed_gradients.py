@@ -1,7 +1,8 @@
 """Sealed gradients: users find them in place of gradients that belong to the engine.
 
 A sealed gradient has a shape and a type, and refuses nearly everything else. `zero_grad` may drop it, whether it sets
-gradients to None or to zero: then the parameter has no gradient. And torch's own functions may do to it what the task
+gradients to None or to zero: then the parameter has no gradient. Which gradients were set to zero is kept, because
+they are zeros in the next step if no rank uses their variables. And torch's own functions may do to it what the task
 declares for all gradients, clipping and loss scaling: see `clipping_and_scaling`.
 """
 
@@ -48,7 +49,7 @@ class SealedGradient(torch.Tensor):
             return arguments[0]
         if name in _DROPPED_BY:
             for one in given:
-                one.seals.are_zeroed = True
+                one.seals.zeroed.add(one.variable)
                 one.drop()
             rest = [one for one in _flat(arguments) if not isinstance(one, cls)]
             return function(rest) if rest else None
@@ -142,8 +143,8 @@ class Seals:
         self._lifted: list[str] = []
         # Whether a backward pass has added to gradients that no rank has completely.
         self.are_spoilt = False
-        # Whether the script has set the gradients to zero since they came.
-        self.are_zeroed = False
+        # The variables whose gradients the script has set to zero since they came.
+        self.zeroed: set[str] = set()
 
     def _sealed(self, name: str, parameter: torch.Tensor) -> SealedGradient:
         made = parameter.detach().new_zeros(()).expand(parameter.shape).as_subclass(SealedGradient)
@@ -169,7 +170,7 @@ class Seals:
 
     def seal(self) -> None:
         """Seal all gradients, when backward has returned."""
-        self.are_zeroed = False
+        self.zeroed.clear()
         for name, parameter in self._parameters.items():
             parameter.grad = self._all[name]
 
@@ -218,7 +219,7 @@ class Seals:
 
     def refuse_zeroed(self) -> None:
         """Refuse a step after gradients were set to zero: it may change parameters, unlike a step without gradients."""
-        if self.are_zeroed:
+        if self.zeroed:
             raise OperationError(
                 f"the gradient of {next(iter(self._parameters))} was set to zero after backward, and the optimizer "
                 "steps: momentum and decay would move the parameter, and the engine has no such gradient to update "

@@ -62,6 +62,28 @@ enter("branch_in_turn_by_sgd", _pattern(PATTERNS["branch_taken_in_turn"], sgd), 
 enter("branch_another_on_each_rank_by_adamw", _pattern(PATTERNS["branch_another_on_each_rank"], adamw), group="unused")
 
 
+def _zeroed(choose: Callable[[int, int], list[int]], optimizer: Any) -> Callable[[Env], Values]:
+    """The script sets gradients to zero instead of None: then momentum and decay move a branch that no rank uses."""
+
+    def run_zeroed(e: Env) -> Values:
+        run = e.run(task(lambda: Branches(lambda step: choose(step, e.rank)).double(), optimizer)).start(ddp=FIND)
+        losses = []
+        for _ in range(6):
+            run.optimizer.zero_grad(set_to_none=False)
+            loss = run.loss()
+            loss.backward()
+            run.optimizer.step()
+            losses.append(loss.item())
+        return {"losses": losses, **run.values()}
+
+    return run_zeroed
+
+
+for _name in ("branch_taken_in_turn", "branch_not_taken_at_first", "branch_not_taken_later", "branch_none_on_one_rank"):
+    enter(f"{_name}_and_zeroed", _zeroed(PATTERNS[_name], momentum), group="unused")
+enter("branch_not_taken_later_and_zeroed_by_adamw", _zeroed(PATTERNS["branch_not_taken_later"], adamw), group="unused")
+
+
 @behaviour
 def layerdrop(e: Env) -> Values:
     """Each layer is left out at random, other ones on each rank."""
