@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -113,25 +113,36 @@ def even_stages(timeline: _Timeline, num_stages: int) -> Stages | None:
         until.append(until[-1] + seconds)
     places = [0, *[cut.before for cut in cuts], len(until) - 1]
     sizes = [0, *[cut.num_bytes + cut.constant_bytes for cut in cuts], 0]
-    # For each place, the best way to end there with so many stages: slowest stage, bytes, and the place before.
-    best = [(math.inf, 0, -1)] * len(places)
-    best[0] = (0.0, 0, -1)
-    ways = []
-    for _ in range(num_stages):
-        best = [
-            min(
-                (
-                    (max(best[start][0], until[places[end]] - until[places[start]]), best[start][1] + sizes[end], start)
-                    for start in range(end)
-                ),
-                default=(math.inf, 0, -1),
-            )
-            for end in range(len(places))
-        ]
-        ways.append(best)
-    chosen = [len(places) - 1]
-    for way in reversed(ways):
-        chosen.append(way[chosen[-1]][2])
-    chosen.reverse()
+    ends = [until[place] for place in places]
+    # How slow the slowest stage must be, and then the fewest bytes with stages that are no slower.
+    limit, _ = _divided(ends, num_stages, lambda slowest, stage, _: max(slowest, stage))
+    _, chosen = _divided(
+        ends, num_stages, lambda num_bytes, stage, end: num_bytes + sizes[end] if stage <= limit else math.inf
+    )
     parts = tuple(until[places[end]] - until[places[start]] for start, end in itertools.pairwise(chosen))
     return Stages(cuts=tuple(cuts[place - 1] for place in chosen[1:-1]), seconds=parts)
+
+
+def _divided(
+    ends: Sequence[float], num_stages: int, cost: Callable[[float, float, int], float]
+) -> tuple[float, list[int]]:
+    """Return the least cost of so many stages between the places that end at these times, and the places themselves.
+
+    `cost` is that of the stages before, the next stage's seconds, and its last place.
+    """
+    best = [0.0, *[math.inf] * (len(ends) - 1)]
+    befores: list[list[int]] = []
+    for _ in range(num_stages):
+        ways = [
+            min(
+                ((cost(best[start], ends[end] - ends[start], end), start) for start in range(end)),
+                default=(math.inf, 0),
+            )
+            for end in range(len(ends))
+        ]
+        best = [way[0] for way in ways]
+        befores.append([way[1] for way in ways])
+    chosen = [len(ends) - 1]
+    for before in reversed(befores):
+        chosen.append(before[chosen[-1]])
+    return best[-1], chosen[::-1]

@@ -131,7 +131,7 @@ def test_a_count_of_one_is_one_node_in_no_class() -> None:
                 (
                     "lab.yaml:3: nodes[0].bandwith: unknown key"
                     " (known: name, host, hosts, count, role, devices, bandwidth, bandwidth_out, bandwidth_in,"
-                    " intra_bandwidth, rack, memory); did you mean 'bandwidth'?"
+                    " intra_bandwidth, rack, memory, compute); did you mean 'bandwidth'?"
                 )
             ],
         ),
@@ -220,7 +220,7 @@ def test_a_count_of_one_is_one_node_in_no_class() -> None:
             [
                 (
                     "lab.yaml:6: alike[0][1]: 'b' is not like 'a': they differ in bandwidth_out, bandwidth_in"
-                    " (alike nodes agree in role, devices, rates, rack and memory)"
+                    " (alike nodes agree in role, devices, rates, rack, memory and compute)"
                 )
             ],
         ),

@@ -59,7 +59,7 @@ def test_exact_presets_make_what_one_process_makes_on_every_shipped_cluster(name
         workload = Workload(model=model, seed=tried)
         plan = lower(strategy, model, cluster)
         outcome = interpret(plan, workload, num_steps=NUM_STEPS, rng=random.Random(tried))
-        expected = single_process(workload, num_workers=cluster.num_workers, num_steps=NUM_STEPS)
+        expected = single_process(workload, num_workers=cluster.num_workers, num_steps=NUM_STEPS, shares=plan.shares)
         for parameters in outcome.parameters:
             for variable, value in parameters.items():
                 np.testing.assert_allclose(value, expected[variable], rtol=1e-9, atol=1e-12)

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,6 +49,7 @@ NAMES = (
     "sign",
     "ssp",
     "tictac",
+    "uneven_batches",
 )
 
 LOSSY = ("bf16", "dgc", "fp16", "int8", "power_sgd", "sign")
@@ -73,6 +75,8 @@ REASONS = {
     "rack_levels": ("has workers in one rack", "is on nccl"),
     "poseidon": ("no linear variable", "accumulates"),
     **dict.fromkeys(CUTTING, ("no elementwise optimizer",)),
+    "sharded": ("no elementwise optimizer", "is on nccl", "has one worker"),
+    "uneven_batches": ("compute at the same speed", "cannot be divided", "too few for shares"),
     "ssp": ("no elementwise optimizer", "clips its gradients or scales its loss"),
 }
 
@@ -157,16 +161,19 @@ def test_each_preset_both_applies_and_is_refused_where_it_can_be() -> None:
     refused: Counter[str] = Counter()
     for seed in range(200):
         model, cluster = random_model(random.Random(seed)), random_cluster(random.Random(seed))
+        nodes = tuple(replace(node, compute=1.0 + 0.5 * number) for number, node in enumerate(cluster.nodes))
         for name in NAMES:
+            is_uneven = name == "uneven_batches" and seed % 2
             try:
-                build_preset(name, model, cluster)
+                build_preset(name, model, replace(cluster, nodes=nodes, alike=()) if is_uneven else cluster)
                 built[name] += 1
             except DoesNotApplyError:
                 refused[name] += 1
     assert set(built) == set(NAMES)
     assert set(refused) == set(REASONS)
-    # DGC wants plain SGD and matrices that are not clipped: few of these models. Few of these clusters have racks.
-    few = ("dgc", "rack_levels")
+    # DGC wants plain SGD and matrices that are not clipped: few of these models. Few of these clusters have racks, and
+    # few have devices that differ.
+    few = ("dgc", "rack_levels", "uneven_batches")
     assert all(built[name] > (5 if name in few else 20) for name in NAMES), built
 
 
@@ -186,7 +193,7 @@ def test_an_embedding_is_dense_where_the_optimizer_takes_no_rows(
         try:
             strategy = build_preset(name, model(*variables, **fields), cluster([2, 2]))
         except DoesNotApplyError:
-            assert name in (*LOSSY, *STALE, "rack_levels"), "exact presets need nothing of these"
+            assert name in (*LOSSY, *STALE, "rack_levels", "uneven_batches"), "exact presets need nothing of these"
             continue
         for message in strategy.messages:
             assert message.synchroniser.kind != "sparse_gather"
