@@ -289,8 +289,8 @@ MUTATIONS = (
         feature="a clear repr",
         name="it does not say who updates",
         file="runtime/session/session.py",
-        snippet='        return described(self._plan, "autosync\'s engine", [updates], self._buffers)',
-        replacement='        return described(self._plan, "autosync\'s engine", [], self._buffers)',
+        snippet="        notes = [updates]",
+        replacement="        notes: list[str] = []",
         tests=(_NO_COMPARISON,),
     ),
     Mutation(
