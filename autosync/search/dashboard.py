@@ -39,7 +39,7 @@ lanes and partitioned variables."""
 
 
 def traits_of(strategy: Strategy | None) -> dict[str, Any]:
-    """Return the values of the traits; of stock DDP (None), only those that it has."""
+    """Return the values of the traits. Stock DDP (None) has some of them only."""
     if strategy is None:
         return {"family": STOCK, "codec": NONE, "overlap": "backward", "lanes": 1}
     kinds = {one.synchroniser.kind if one.synchroniser.kind in SHIPPED_KINDS else OTHER for one in strategy.messages}

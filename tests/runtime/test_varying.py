@@ -57,7 +57,7 @@ REST_BYTES = 30_000
 
 @pytest.fixture
 def alone() -> tuple[str, ...]:
-    """A command that gives its processes a network of their own, in which nobody else sends anything."""
+    """A command that gives its processes a network of their own, in which no other process sends anything."""
     if not shutil.which("ip") or not shutil.which("unshare"):
         pytest.skip("ip or unshare (iproute2, util-linux) is not installed")
     begin = ("unshare", "--net", *(("--map-root-user",) if os.geteuid() else ()), "--")

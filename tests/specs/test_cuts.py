@@ -1,4 +1,4 @@
-"""Even stages are those that an exhaustive search finds."""
+"""An exhaustive search finds the same even stages."""
 
 import itertools
 from dataclasses import dataclass

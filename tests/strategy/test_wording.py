@@ -37,7 +37,7 @@ def test_a_table_breaks_its_last_column_only(rows: list[tuple[str, str, str]]) -
 
 
 def _parts(lines: list[str], start: int) -> list[list[str]]:
-    """The lines of each row: those that go on have nothing before the last column."""
+    """The lines of each row: a continued line has nothing before the last column."""
     parts: list[list[str]] = []
     for line in lines:
         if line[:start].strip():

@@ -176,7 +176,7 @@ class Memory:
         return buffer[self._offset[first.part] + first.start : self._offset[last.part] + last.stop]
 
     def views(self, regions: Sequence[int], iteration: int) -> list[torch.Tensor]:
-        """Return the elements of some of an operation's regions, in one flat tensor for those that lie together."""
+        """Return the elements of some of an operation's regions, in one flat tensor where they lie together."""
         found: list[list[int]] = []
         for index in regions:
             if found and self._follows(index, found[-1][-1]):

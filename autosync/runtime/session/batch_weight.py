@@ -1,10 +1,10 @@
 """The weight of this rank's batch: the factor of its gradients in the mean over the global batch.
 
-Nobody sees how many examples a script's batches have, so a bundle with shares trains only if the script says so. It
-promises the batch of the rank's share once (`parallelize(..., batch_size=…)`); then the factor is that of the share in
-every step. Or it calls `autosync.weigh` before each backward pass with the weight of the batch (its examples, tokens,
-or unmasked positions). Then ranks tell each other their weights, and the factor is the rank's weight over their mean.
-This exchange of a number between all workers is not part of the plan, like the broadcast of buffers.
+autosync cannot see how many examples a script's batches have, so a bundle with shares trains only if the script says
+so. It promises the batch of the rank's share once (`parallelize(..., batch_size=…)`); then the factor is that of the
+share in every step. Or it calls `autosync.weigh` before each backward pass with the weight of the batch (its examples,
+tokens, or unmasked positions). Then ranks tell each other their weights, and the factor is the rank's weight over their
+mean. This exchange of a number between all workers is not part of the plan, like the broadcast of buffers.
 """
 
 from __future__ import annotations

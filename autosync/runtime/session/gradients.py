@@ -46,7 +46,7 @@ class Gradients:
         """Begin a synchronised pass with gradients of zeros for what the script has set to zero; return these names.
 
         Under stock DDP such a gradient is still there, so momentum and decay move its parameter even if no rank uses
-        it. A rank that never had a gradient of the variable need not know: those that had one contribute zeros.
+        it. The ranks that had a gradient of the variable contribute zeros; the other ranks need not know.
         """
         if not zeroed:
             self._kept.clear()

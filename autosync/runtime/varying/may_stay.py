@@ -34,7 +34,7 @@ class MayStay:
     groups: tuple[frozenset[str], ...]
 
     def closed(self, names: Iterable[str]) -> set[str]:
-        """Return variables with all those that travel if they do."""
+        """Return variables with all others that must travel with them."""
         found = set(names)
         for group in self.groups:
             if not found.isdisjoint(group):

@@ -195,7 +195,7 @@ class VaryingUse:
 
     @torch.no_grad()
     def correct(self) -> None:
-        """Add late gradients to those that have travelled, when these are finished."""
+        """Add late gradients to the gradients that have travelled, when these are finished."""
         late, own = self._late, self._own
         self._late, self._own = [], {}
         if not late:

@@ -27,7 +27,7 @@ from autosync.runtime.wire.varying_contents import Contents, are_contents
 class Prepared(NamedTuple):
     """A transfer that was prepared before its turn; `operation` is its position in the plan.
 
-    If some of its parts stay, the buffer may be a copy of those that travel, whose `places` take the result.
+    If some of its parts stay, the buffer may be a copy of the travelling parts, whose `places` take the result.
     """
 
     transfer: Transfer

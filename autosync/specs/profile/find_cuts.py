@@ -4,8 +4,8 @@ The pass runs once as it is, and every operation on tensors is seen, whichever m
 connection, or an addition between two modules, needs no support by the model, and nothing is traced or exported.
 Tensors are told apart by their storages: a view is the tensor that it shows.
 
-A model whose Python code reads the value of a tensor that the model computed cannot be cut, because nobody sees where
-that value goes.
+A model whose Python code reads the value of a tensor that the model computed cannot be cut, because the profile cannot
+see where that value goes.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from tests.plan.reference.plan_properties import Case, check_form, check_run, dr
 
 
 def _divided(rng: random.Random, count: int) -> Iterator[Case]:
-    """So many cases of `draw` with random shares, of those that may have some."""
+    """So many cases of `draw` with random shares, if the strategy may have shares."""
     while count:
         for case in draw(rng, 4):
             num_workers = case.cluster.num_workers
