@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autosync.errors import InputError
+from autosync.script.process_group import checked_process_group
 
 
 class MainProgram:
@@ -39,6 +40,10 @@ class MainProgram:
         if not os.environ.get("PYTHONSAFEPATH"):
             # Only the variable counts as the user's wish: the launcher may have added the option -P.
             sys.path.insert(0, str(Path.cwd() if self._is_module else Path(self.name).resolve().parent))
+        with checked_process_group():
+            self._execute()
+
+    def _execute(self) -> None:
         if self._is_module:
             runpy.run_module(self.name, run_name="__main__", alter_sys=True)
             return

@@ -37,6 +37,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "script.md"
         ("looks_into_reducer", "ddp", "DistributedDataParallel.reducer has no _get_backward_stats"),
         ("two_wrappers", "ddp", "another DistributedDataParallel was put around the same Sequential"),
         ("closure", "bytescheduler", "optimizer.step(closure): the first forward pass of this Sequential"),
+        ("miscounts", "ddp", "the script calls init_process_group as rank 0 of 1, and it was started as rank"),
         ("no_optimizer", "bytescheduler", "no optimizer holds parameters of this Sequential at its first forward pass"),
     ],
 )

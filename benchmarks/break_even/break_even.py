@@ -1,0 +1,235 @@
+"""Measures from which step on tuning has paid: `python benchmarks/break_even/break_even.py > break_even.json`.
+
+Scripts of the script suite train on two emulated hosts: under stock DDP, under stock DDP with other rounding, and under
+`autosync tune --keep-training`. The clock of a run starts with its command, so the tuned run pays for its start, its
+trials and its proof. README.md says what must hold.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from autosync.launchers.request import TrainingScript
+from autosync.launchers.script_run import ScriptRun
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster_file import save_cluster
+
+ROOT = Path(__file__).parents[2]
+SUITE = ROOT / "tests" / "script_suite"
+sys.path += [str(ROOT), str(SUITE)]
+from judging import allowances, distances, excess, mismatch, too_wide  # noqa: E402 - they lie in the suite
+from listed import BY_NAME, Script  # noqa: E402
+from written import Written, read  # noqa: E402
+
+from benchmarks.clusters import emulated  # noqa: E402
+from benchmarks.shared import parser_of, report, run, tell  # noqa: E402
+
+NAMES = ("plain_bf16_clipping", "plain_accumulation", "accelerate_basic", "trainer_causal_lm")
+NUM_EQUAL_STEPS = 200
+"""The losses of so many steps must be those of stock DDP, to rounding."""
+BOUNDS = ((1.5, 300), (1.15, 1000))
+"""The latest step that may break even, for winners that are so many times as fast."""
+POLL_SECONDS = 0.02
+LIMIT_SECONDS = 1800.0
+ENVIRONMENT: Mapping[str, str] = {
+    "OMP_NUM_THREADS": "1",
+    "PYTHONSAFEPATH": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONPATH": os.pathsep.join(filter(None, (str(SUITE / "site"), os.environ.get("PYTHONPATH")))),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A finished run: what the script has written, and the seconds from the command to the log of each step."""
+
+    written: Written
+    seconds: Sequence[float]
+
+
+class StepClock:
+    """Reads the log of a script while it grows, and notes when each line came."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._began = time.monotonic()
+        self._has_ended = threading.Event()
+        self._num_bytes = 0
+        self.seconds: list[float] = []
+
+    @contextmanager
+    def ticking(self) -> Iterator[None]:
+        """Note lines until the block ends."""
+        thread = threading.Thread(target=self._watch, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._has_ended.set()
+            thread.join()
+            self._note()
+
+    def _watch(self) -> None:
+        while not self._has_ended.wait(POLL_SECONDS):
+            self._note()
+
+    def _note(self) -> None:
+        if self._log.exists():
+            with self._log.open("rb") as log:
+                log.seek(self._num_bytes)
+                # A torn line comes again, as a whole.
+                lines = log.read().rpartition(b"\n")[0]
+            self._num_bytes += len(lines) + bool(lines)
+            self.seconds += [time.monotonic() - self._began] * lines.count(b'loss"')
+
+
+class Trainings:
+    """The runs of one script on a cluster, each in a folder of its own."""
+
+    def __init__(self, script: Script, cluster: ClusterSpec, folder: Path, num_steps: int) -> None:
+        self._script = script
+        self._cluster = cluster
+        self._folder = folder
+        self._num_steps = num_steps
+
+    def stock(self, name: str, *how: str) -> Run:
+        """Train under stock DDP, as the suite's own program does."""
+        out = self._folder / name
+        program = (sys.executable, "-P", str(SUITE / "programs" / "stock.py"), *how, *self._words(out))
+        training = TrainingScript(command=program, server_command=None, environment=ENVIRONMENT, files={}, port=None)
+        clock = StepClock(out / self._script.losses)
+        with tempfile.TemporaryDirectory() as logs, clock.ticking():
+            ended = ScriptRun(self._cluster, training, Path(logs), show=lambda _: None).run(started=lambda _: None)
+        if ended.code:
+            sys.exit(f"{self._script.name} under stock DDP: {'; '.join(ended.words)}")
+        return self._finished(out, clock)
+
+    def tuned(self, name: str) -> tuple[Run, dict[str, Any]]:
+        """Train while tuning; return the study's summary too."""
+        out = self._folder / name
+        save_cluster(self._folder / "cluster.yaml", self._cluster)
+        words = ("tune", "--cluster", "cluster.yaml", "--study", name, "--keep-training", "--")
+        clock = StepClock(out / self._script.losses)
+        with clock.ticking(), (self._folder / f"{name}.output").open("wb") as output:
+            ended = subprocess.run(
+                (sys.executable, "-P", "-m", "autosync.cli", *words, *self._words(out)),
+                check=False,
+                cwd=self._folder,
+                env={**os.environ, **ENVIRONMENT},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=LIMIT_SECONDS,
+            )
+        if ended.returncode:
+            sys.exit(f"{self._script.name}: {(self._folder / f'{name}.output').read_text()}")
+        summary = json.loads((self._folder / "autosync-studies" / name / "summary.json").read_text())
+        return self._finished(out, clock), summary
+
+    def _words(self, out: Path) -> tuple[str, ...]:
+        return (str(self._script.path), "--output", str(out), "--steps", str(self._num_steps))
+
+    def _finished(self, out: Path, clock: StepClock) -> Run:
+        written = read(out, losses=self._script.losses, weights=self._script.weights)
+        return Run(written=written, seconds=tuple(clock.seconds))
+
+
+def break_even(tuned: Sequence[float], stock: Sequence[float]) -> int | None:
+    """Return the first step from which on a run stays ahead of the other to its end; None if it is behind there."""
+    is_ahead = [mine <= other for mine, other in zip(tuned, stock, strict=True)]
+    if not is_ahead[-1]:
+        return None
+    return next((step for step in range(len(is_ahead), 0, -1) if not is_ahead[step - 1]), 0) + 1
+
+
+def most_steps(speedup: float) -> int | None:
+    """Return the step at which a winner that is so many times as fast must have broken even; None: no promise."""
+    place = bisect.bisect_right([-least for least, _ in BOUNDS], -speedup - 1e-12)
+    return BOUNDS[place][1] if place < len(BOUNDS) else None
+
+
+def equality(found: Written, stock: Written, jitter: Written) -> dict[str, Any]:
+    """Return how far a run is from stock DDP, as a share of what is allowed; above 1 it is too far."""
+    if words := mismatch(found, stock) or too_wide(allowances(stock, jitter), stock):
+        return {"share": None, "words": words}
+    share, place = excess(distances(found, stock), allowances(stock, jitter))
+    return {"share": round(share, 4), "words": place}
+
+
+def first(written: Written, num_steps: int) -> Written:
+    """Return the first losses alone."""
+    return Written(losses=written.losses[:num_steps], tensors={})
+
+
+def case(script: Script, cluster: ClusterSpec, num_steps: int) -> dict[str, Any]:
+    """Train a script in all ways; stock DDP's time is the mean of a run before the tuned one and a run after it."""
+    with tempfile.TemporaryDirectory() as folder:
+        trainings = Trainings(script, cluster, Path(folder), num_steps)
+        before = trainings.stock("stock", "--bucket-mb", "25")
+        tuned, summary = trainings.tuned("tuned")
+        after = trainings.stock("jitter", "--jitter")
+    stock = [(one + other) / 2 for one, other in zip(before.seconds, after.seconds, strict=True)]
+    gain = summary["winner"]["speedup_over_stock_ddp"]
+    # None if stock DDP itself has won.
+    speedup = gain["value"] if gain else 1.0
+    return {
+        "script": script.name,
+        "speedup": speedup,
+        "stock_step_seconds": [round(_step_seconds(one.seconds), 4) for one in (before, after)],
+        "last_step_seconds": round(_step_seconds(tuned.seconds[-50:]), 4),
+        "seconds": {"stock": round(stock[-1], 1), "tuned": round(tuned.seconds[-1], 1)},
+        "break_even_step": break_even(tuned.seconds, stock),
+        "printed_break_even_step": summary["cost"]["break_even_step"],
+        "cost": summary["cost"],
+        "most_steps": most_steps(speedup),
+        f"first_{NUM_EQUAL_STEPS}_losses": equality(
+            *(first(one.written, NUM_EQUAL_STEPS) for one in (tuned, before, after))
+        ),
+        "weights": equality(tuned.written, before.written, after.written),
+    }
+
+
+def _step_seconds(seconds: Sequence[float]) -> float:
+    return median(later - sooner for sooner, later in pairwise(seconds))
+
+
+def holds(row: Mapping[str, Any]) -> bool:
+    """Whether a script trained as under stock DDP, and broke even in time."""
+    is_equal = all(
+        row[name]["share"] is not None and row[name]["share"] <= 1
+        for name in (f"first_{NUM_EQUAL_STEPS}_losses", "weights")
+    )
+    step, most = row["break_even_step"], row["most_steps"]
+    return is_equal and (most is None or (step is not None and step <= most))
+
+
+def main() -> int:
+    parser = parser_of(__doc__)
+    parser.add_argument("--scripts", nargs="+", choices=sorted(BY_NAME), default=NAMES, metavar="NAME")
+    parser.add_argument("--megabits", type=float, default=50.0, help="the rate of both links")
+    parser.add_argument("--steps", type=int, default=600)
+    options = parser.parse_args()
+    rows = []
+    for name in options.scripts:
+        rows.append(case(BY_NAME[name], emulated(options.megabits, options.megabits), options.steps))
+        tell(json.dumps(rows[-1]))
+    document = {"megabits": options.megabits, "steps": options.steps, "scripts": rows}
+    return report(document, holds=all(map(holds, rows)))
+
+
+if __name__ == "__main__":
+    run(main)
