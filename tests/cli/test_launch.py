@@ -21,6 +21,7 @@ from autosync.specs.cluster_file import save_cluster
 from autosync.specs.model_file import model_of
 from autosync.strategy.bundle import save_bundle
 from autosync.strategy.presets import build_preset
+from tests.helpers.shown_commands import shapes, shown_commands
 
 TRAIN = Path(__file__).parents[1] / "launchers" / "train.py"
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -103,6 +104,7 @@ def test_a_script_finds_its_bundle_and_trains_as_under_torchrun(run: Run, folder
     assert len(_losses(launched.stdout)) == 4
     assert all(line.startswith("n0 rank 0 | step ") for line in launched.stdout.splitlines()), launched.stdout
     assert launched.stderr == "here: 3 ranks on 2 nodes run (launcher local)\n"
+    assert shapes(shown_commands("docs/launch.md")[0].output) <= shapes(launched.stderr + launched.stdout)
     torchrun = subprocess.run(
         (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", TRAIN),
         capture_output=True,
