@@ -58,10 +58,17 @@ def show(cluster_file: str, *, as_json: bool) -> None:
     epilog="""\b
 Examples:
   autosync cluster probe cluster.yaml -o calibrated.yaml
+  autosync cluster probe cluster.yaml --model model.py -o calibrated.yaml
   autosync cluster probe 4-hosts --json"""
 )
 @click.argument("cluster_file", metavar="CLUSTER.yaml")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the calibrated cluster file here.")
+@click.option(
+    "--model",
+    "task",
+    metavar="MODEL.py[:NAME]",
+    help="Also measure how fast nodes compute the model of this task.",
+)
 @click.option(
     "--timeout",
     callback=positive_seconds,
@@ -70,23 +77,28 @@ Examples:
 )
 @force_option
 @json_option
-def probe(cluster_file: str, *, output: Path | None, timeout: float | None, force: bool, as_json: bool) -> None:
+def probe(
+    cluster_file: str, *, output: Path | None, task: str | None, timeout: float | None, force: bool, as_json: bool
+) -> None:
     """Measure a cluster with real transfers, and report everything unusual.
 
     It measures links in each direction and in both at once, bursts, latency, the cost of messages and collectives,
-    compute and noise. If the file has no racks, it finds groups of nodes that share a link. With -o, the results are
-    written into a cluster file, which can be used wherever CLUSTER.yaml can.
+    compute and noise. If the file has no racks, it finds groups of nodes that share a link. With --model, the speeds of
+    nodes tell `autosync tune` how to divide a batch. With -o, the results are written into a cluster file, which can be
+    used wherever CLUSTER.yaml can.
     """
     from autosync.specs.cluster_file import dump_cluster, load_cluster, save_cluster
 
     refuse_overwrite(output, force=force)
     spec = load_cluster(cluster_file, is_run=True)
+    if task is not None:
+        _check_task(task)
     # This import loads the launchers, so it waits until the command line has been checked.
     from autosync.trials.probe import ProbeSettings
     from autosync.trials.probe import probe as run_probe
 
     limit = probe_limit(spec) if timeout is None else timeout
-    probed = run_probe(spec, settings=ProbeSettings(timeout_seconds=limit), progress=note)
+    probed = run_probe(spec, settings=ProbeSettings(timeout_seconds=limit), task=task, progress=note)
     if output is not None:
         save_cluster(output, probed.cluster)
         note(f"written: {output}")
@@ -95,6 +107,18 @@ def probe(cluster_file: str, *, output: Path | None, timeout: float | None, forc
         print_json({"cluster": dump_cluster(probed.cluster), "warnings": warnings, "seconds": round(probed.seconds, 1)})
     else:
         print_text(describe_probe(probed))
+
+
+def _check_task(target: str) -> None:
+    """Refuse what names no task before any rank starts."""
+    from autosync.errors import InputError
+    from autosync.specs.task_file import is_task, load_task
+
+    if not is_task(target):
+        raise InputError(
+            f"--model {target}: its compute cannot be measured", rule="a task, FILE.py[:NAME], which every node can run"
+        )
+    load_task(target)
 
 
 def describe_probe(probed: Probed) -> str:
@@ -106,6 +130,9 @@ def describe_probe(probed: Probed) -> str:
     if calibration.step_seconds is not None and calibration.step_variation is not None:
         step = _with_interval(calibration.step_seconds, units.format_time)
         parts.append(f"mixed steps: {step}, coefficient of variation {calibration.step_variation:.2%}")
+    if probed.speeds:
+        told = ", ".join(f"{name} {speed:g}" for name, speed in probed.speeds.items())
+        parts.append(f"speed of computing the model, compared with {next(iter(probed.speeds))}: {told}")
     where = "emulated on this machine" if calibration.emulated else "real"
     parts.append(
         f"{probed.cluster.name}, {where}: probed in {probed.seconds:.0f} s, processors busy {calibration.cpu_share:.0%}"

@@ -302,3 +302,47 @@ def test_the_cluster_can_be_probed(hosts: Any, tmp_path: Path, run: Callable[...
     code, out, err = run("cluster", "probe", "c.yaml", "--json")
     assert code == 0, err
     assert {node["name"] for node in json.loads(out)["cluster"]["calibration"]["nodes"]} == {"n0", "n1", "s0"}
+
+
+SLOW_TASK = """
+import os
+import time
+
+import torch
+from torch import nn
+
+from autosync import Task
+
+# The launcher numbers nodes as the cluster does; each has one rank or two.
+SECONDS = {"0": 0.02, "1": 0.02, "2": 0.06}[os.environ["RANK"]] if "RANK" in os.environ else 0.0
+
+
+class Slow(nn.Linear):
+    def forward(self, values):
+        time.sleep(SECONDS)
+        return super().forward(values)
+
+
+def task():
+    return Task(
+        name="slow",
+        model=lambda: Slow(4, 4),
+        batch=lambda generator: torch.randn(2, 4, generator=generator),
+        loss=lambda model, values: model(values).sum(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+"""
+
+
+@pytest.mark.slow
+def test_a_probe_tells_how_fast_nodes_compute_a_model(
+    hosts: Any, tmp_path: Path, run: Callable[..., tuple[int, str, str]]
+) -> None:
+    save_cluster(tmp_path / "c.yaml", hosts.cluster)
+    (tmp_path / "slow.py").write_text(SLOW_TASK, encoding="utf-8")
+    code, out, err = run("cluster", "probe", "c.yaml", "--model", "slow.py", "--json")
+    assert code == 0, err
+    nodes = {node["name"]: node for node in json.loads(out)["cluster"]["nodes"]}
+    assert "compute" not in nodes["n0"]
+    assert 0.3 < nodes["n1"]["compute"] < 0.45
+    assert "compute" not in nodes["s0"]

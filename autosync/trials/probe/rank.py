@@ -18,6 +18,8 @@ import torch.distributed as dist
 from autosync import documents
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import parse_cluster
+from autosync.specs.task import Task
+from autosync.specs.task_file import load_task
 from autosync.trials.meters import cpu_share, read_meters
 from autosync.trials.probe import machine
 from autosync.trials.probe.analysis import window_rates
@@ -38,7 +40,9 @@ from autosync.trials.probe.request import (
     TripSamples,
 )
 from autosync.trials.probe.schedule import Schedule, Stream, adapted, all_workers, plan_schedule, trip_bytes
+from autosync.trials.probe.speeds import pass_seconds
 from autosync.trials.probe.streams import run_flows
+from autosync.trials.rank_device import rank_device
 from autosync.trials.rank_requests import Answer, Request, serve_requests
 from autosync.trials.rendezvous import open_on_first_rank, rendezvous_store
 from autosync.units import format_size
@@ -47,8 +51,17 @@ from autosync.units import format_size
 class ProbeRank:
     """Runs this rank's part of a probe, stage by stage; all ranks go through the same stages."""
 
-    def __init__(self, cluster: ClusterSpec, settings: ProbeSettings, rank: int, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        cluster: ClusterSpec,
+        settings: ProbeSettings,
+        rank: int,
+        *,
+        task: Task | None,
+        tell: Callable[[str], None],
+    ) -> None:
         self._tell = tell
+        self._task = task
         self._settings = settings
         self._rank = rank
         self._cluster = all_workers(cluster)
@@ -81,6 +94,7 @@ class ProbeRank:
             loads = LoadRank(self._cluster, self._settings, self._rank, self._begin).search(self._seen)
         trips, batches = self._messages()
         computed = self._compute()
+        passes = None if self._task is None else self._time_passes(self._task)
         collectives, steps = self._collectives()
         return RankAnswer(
             rank=self._rank,
@@ -90,6 +104,7 @@ class ProbeRank:
             collectives=collectives,
             compute_seconds=computed,
             step_seconds=steps,
+            pass_seconds=passes,
             interfaces=carried,
             loads=loads if self._rank == 0 else (),
             chosen_interface=os.environ.get("GLOO_SOCKET_IFNAME"),
@@ -161,6 +176,13 @@ class ProbeRank:
                 dist.barrier()
         return tuple(taken)
 
+    def _time_passes(self, task: Task) -> float | None:
+        """Time a model on all workers at once, because the ranks of a node share it while they train."""
+        self._begin(f"passes of {task.name}")
+        if self._rank not in self._workers:
+            return None
+        return pass_seconds(task, rank_device(self._cluster, self._rank))
+
     def _collectives(self) -> tuple[tuple[CollectiveSamples, ...], tuple[float, ...]]:
         """Time collectives and mixed steps among workers; ranks that only serve go on to the next barrier."""
         if self._rank not in self._workers or len(self._workers) == 1:
@@ -218,7 +240,9 @@ class Probing:
             world_size=num_ranks,
             timeout=dt.timedelta(seconds=settings.timeout_seconds),
         )
-        answer = ProbeRank(cluster, settings, self._rank, self._tell).measure()
+        target = request["task"]
+        task = None if target is None else load_task(target)
+        answer = ProbeRank(cluster, settings, self._rank, task=task, tell=self._tell).measure()
         dist.barrier()
         return documents.dump(answer, kind=ANSWER_KIND, version=VERSION)
 

@@ -145,7 +145,8 @@ class Interface:
 class RankAnswer:
     """All measurements of one rank. Each sample is in the answer of the rank whose clock timed it.
 
-    `loads` are the same on all ranks, so only the first rank answers with them.
+    `loads` are the same on all ranks, so only the first rank answers with them. `pass_seconds` is the time of a model's
+    passes, if the probe was given a model.
     """
 
     __pydantic_config__ = STRICT
@@ -157,6 +158,7 @@ class RankAnswer:
     collectives: tuple[CollectiveSamples, ...] = ()
     compute_seconds: tuple[float, ...] = ()
     step_seconds: tuple[float, ...] = ()
+    pass_seconds: float | None = None
     interfaces: tuple[Interface, ...] = ()
     loads: tuple[LoadSamples, ...] = ()
     chosen_interface: str | None = None
