@@ -38,12 +38,12 @@ from written import Written, read  # noqa: E402
 from benchmarks.clusters import emulated  # noqa: E402
 from benchmarks.shared import parser_of, report, run, tell  # noqa: E402
 
-NAMES = ("plain_bf16_clipping", "plain_accumulation", "accelerate_basic", "trainer_causal_lm")
+NAMES = ("plain_torchrun", "plain_bf16_clipping", "accelerate_basic", "trainer_causal_lm")
 NUM_EQUAL_STEPS = 200
 """The losses of so many steps must be those of stock DDP, to rounding."""
 BOUNDS = ((1.5, 300), (1.15, 1000))
 """The latest step that may break even, for winners that are so many times as fast."""
-POLL_SECONDS = 0.02
+POLL_SECONDS = 0.005
 LIMIT_SECONDS = 1800.0
 ENVIRONMENT: Mapping[str, str] = {
     "OMP_NUM_THREADS": "1",
@@ -175,10 +175,12 @@ def first(written: Written, num_steps: int) -> Written:
     return Written(losses=written.losses[:num_steps], tensors={})
 
 
-def case(script: Script, cluster: ClusterSpec, num_steps: int) -> dict[str, Any]:
+def case(script: Script, cluster: ClusterSpec, num_steps: int, kept: Path | None) -> dict[str, Any]:
     """Train a script in all ways; stock DDP's time is the mean of a run before the tuned one and a run after it."""
-    with tempfile.TemporaryDirectory() as folder:
-        trainings = Trainings(script, cluster, Path(folder), num_steps)
+    with tempfile.TemporaryDirectory() as made:
+        folder = kept / script.name if kept else Path(made)
+        folder.mkdir(parents=True, exist_ok=True)
+        trainings = Trainings(script, cluster, folder, num_steps)
         before = trainings.stock("stock", "--bucket-mb", "25")
         tuned, summary = trainings.tuned("tuned")
         after = trainings.stock("jitter", "--jitter")
@@ -221,13 +223,16 @@ def main() -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--scripts", nargs="+", choices=sorted(BY_NAME), default=NAMES, metavar="NAME")
     parser.add_argument("--megabits", type=float, default=50.0, help="the rate of both links")
+    parser.add_argument("--devices", type=int, default=2, help="the ranks of each host")
     parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep what the runs write")
     options = parser.parse_args()
     rows = []
     for name in options.scripts:
-        rows.append(case(BY_NAME[name], emulated(options.megabits, options.megabits), options.steps))
+        cluster = emulated(options.megabits, options.megabits, devices=options.devices)
+        rows.append(case(BY_NAME[name], cluster, options.steps, options.keep))
         tell(json.dumps(rows[-1]))
-    document = {"megabits": options.megabits, "steps": options.steps, "scripts": rows}
+    document = {"megabits": options.megabits, "devices": options.devices, "steps": options.steps, "scripts": rows}
     return report(document, holds=all(map(holds, rows)))
 
 
