@@ -39,7 +39,7 @@ from written import Written, read  # noqa: E402
 from benchmarks.clusters import emulated  # noqa: E402
 from benchmarks.shared import parser_of, report, run, tell  # noqa: E402
 
-NAMES = ("plain_torchrun", "plain_bf16_clipping", "accelerate_basic", "trainer_causal_lm")
+NAMES = ("plain_bf16_clipping", "accelerate_basic", "trainer_causal_lm", "trainer_classification")
 NUM_EQUAL_STEPS = 200
 """The losses of so many steps must be those of stock DDP, to rounding."""
 BOUNDS = ((1.5, 300), (1.15, 1000))
