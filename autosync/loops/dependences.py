@@ -66,6 +66,11 @@ class LoopAnalysis:
             name for name, table in self.loop.tables.items() if table.updates != "ordered" and name in self.changed
         )
 
+    @property
+    def buffered(self) -> tuple[str, ...]:
+        """The buffered tables that the loop changes."""
+        return tuple(name for name in self.merged if self.loop.tables[name].updates == "buffered")
+
 
 def analyse(loop: SerialLoop, records: Records) -> LoopAnalysis:
     """Return the dependences of a loop. Raise InputError with each line that cannot be analysed and the reason."""

@@ -19,6 +19,8 @@ _KINDS = {
     "one_dimension": "1D",
     "two_dimensions": "2D, rotating blocks",
     "wavefront": "2D, wavefront",
+    "skewed": "2D, skewed wavefront",
+    "data_parallel": "data-parallel",
 }
 
 
@@ -56,7 +58,7 @@ def schedule_lines(analysis: LoopAnalysis, schedule: LoopSchedule | NoSchedule, 
     if isinstance(schedule, NoSchedule):
         yield f"schedule for {num_ranks} ranks: none keeps the serial result"
         yield from (f"  {reason}" for reason in schedule.reasons)
-        yield '  one rank runs it; data-parallel training takes tables with updates="buffered"'
+        yield '  one rank runs it; --data-parallel, or tables with updates="buffered", change the result'
         return
     merged = analysis.merged
     kind = _KINDS[schedule.kind]
@@ -66,14 +68,18 @@ def schedule_lines(analysis: LoopAnalysis, schedule: LoopSchedule | NoSchedule, 
     yield f"  reason: {schedule.reason}"
     if schedule.stay is not None:
         yield f"  a block of {schedule.stay} stays with each rank"
-    if schedule.rotate is not None:
+    if schedule.kind == "skewed":
+        yield f"  each rank runs {schedule.num_rotating} blocks along {schedule.rotate}, and sends changed rows on"
+    elif schedule.rotate is not None:
         yield f"  {schedule.num_rotating} blocks of {schedule.rotate} go from rank to rank"
     for name in merged if num_ranks > 1 else ():
-        table = analysis.loop.tables[name]
-        if table.updates == "buffered":
-            yield f"  {name} is buffered: merged after {table.merge_every} records of a rank; not the serial result"
-        else:
+        if name not in analysis.buffered:
             yield f"  {name} is commutative: added up after each epoch, rank by rank"
+    if schedule.served:
+        yield f"  {', '.join(schedule.served)} through servers: merged after {schedule.merge_every} records of a rank"
+        if schedule.staleness:
+            yield f"  a rank reads the changes of others up to {schedule.staleness} merges late"
+        yield "  the result is not that of a serial run"
 
 
 def schedule_fields(
@@ -106,9 +112,9 @@ def _result(analysis: LoopAnalysis, schedule: LoopSchedule | NoSchedule) -> str 
     """Return how the final tables compare with those of a serial run."""
     if isinstance(schedule, NoSchedule):
         return None
-    merged = [analysis.loop.tables[name] for name in analysis.merged] if schedule.num_ranks > 1 else []
-    if any(table.updates == "buffered" for table in merged):
+    if schedule.served:
         return "data-parallel"
+    merged = [analysis.loop.tables[name] for name in analysis.merged] if schedule.kind != "serial" else []
     is_rounded = any(np.dtype(table.dtype).kind == "f" for table in merged)
     return "serial, up to the rounding of sums" if is_rounded else "serial"
 
@@ -121,6 +127,9 @@ def _schedule(schedule: LoopSchedule) -> dict[str, Any]:
         "stay_cuts": list(schedule.stay_cuts),
         "rotate": None if schedule.rotate is None else str(schedule.rotate),
         "rotate_cuts": list(schedule.rotate_cuts),
+        "served": list(schedule.served),
+        "merge_every": schedule.merge_every,
+        "staleness": schedule.staleness,
         "cells": [[cell.step, cell.rank, cell.rotating] for cell in schedule.cells],
     }
 

@@ -1,71 +1,31 @@
-"""The program of a rank. Rank 0 analyses the loop and hands out the work, and it has the tables at the end.
-
-A rank sends a rotating block on as soon as its records are done, and receives the next block while this one runs. A
-rank's arrays have the whole shape of a table, but only the rows that it needs are filled. So the user's subscripts stay
-valid, and memory that is never touched costs nothing.
-"""
+"""The program of a rank. Rank 0 analyses the loop and hands out the work, and it has the tables at the end."""
 
 from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from autosync import jsonio
 from autosync.errors import InputError, OperationError
-from autosync.loops.body_reader import read_body
+from autosync.loops.checkpoints import Checkpoint, Checkpoints
 from autosync.loops.choosing import choose
 from autosync.loops.declarations import Records, SerialLoop, Tables
-from autosync.loops.dependences import analyse
+from autosync.loops.dependences import LoopAnalysis, analyse
 from autosync.loops.load import loop_code
-from autosync.loops.merging import Merger
-from autosync.loops.passes import RecordPass, record_pass
-from autosync.loops.peers import Peers, Pending, receive_array, receive_value, send_array, send_value
+from autosync.loops.peers import Peers, receive_value, send_value
 from autosync.loops.proof import ScheduleProof, prove
-from autosync.loops.rank_work import (
-    RankCell,
-    RankWork,
-    receive_numbers,
-    receive_work,
-    send_numbers,
-    send_work,
-    works_of,
-)
+from autosync.loops.rank_run import LoopSettings, RankRun, RankTimes
+from autosync.loops.rank_work import receive_work, send_work, works_of
 from autosync.loops.record_blocks import Blocks, split
-from autosync.loops.schedules import LoopSchedule, NoSchedule
+from autosync.loops.schedules import LoopSchedule, NoSchedule, ScheduleChoice
+from autosync.loops.shards import keep_records
 from autosync.loops.source import function_tree
-from autosync.loops.table_rows import TableRows, plan_rows
-
-_BLOCK_TAG = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopSettings:
-    """The number of epochs, the seed of the initial tables, and whether numba may compile the function.
-
-    `dilation` is for measurements of many ranks on few cores: a rank sleeps until its compute has taken `dilation`
-    times the processor time that it used.
-    """
-
-    num_epochs: int = 1
-    seed: int = 0
-    compiled: bool = True
-    dilation: float = 1.0
-
-
-@dataclass(slots=True, kw_only=True)
-class RankTimes:
-    """The parts of a rank's time, and the bytes that it sent in rotation."""
-
-    rank: int
-    num_records: int = 0
-    compute_seconds: float = 0.0
-    wait_seconds: float = 0.0
-    merge_seconds: float = 0.0
-    sent_bytes: int = 0
+from autosync.loops.table_rows import plan_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,94 +53,223 @@ class LoopResult:
     why_not_compiled: str
 
 
-def no_schedule_error(loop: SerialLoop, found: NoSchedule) -> InputError:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedLoop:
+    """A loop with its records and their analysis, at rank 0. Runs change copies of the records."""
+
+    loop: SerialLoop
+    records: Records
+    analysis: LoopAnalysis
+
+    def loss_of(self, records: Records, tables: Tables) -> float:
+        """Return the loss of tables. The loop must have one."""
+        loop = self.loop
+        assert loop.loss is not None, "the caller has checked that the loop has a loss"
+        with loop_code(loop, "the loss"):
+            return float(loop.loss(_read_only(records), **{name: _read_only(one) for name, one in tables.items()}))
+
+
+def prepare(loop: SerialLoop) -> PreparedLoop:
+    """Load and analyse the records of a loop."""
+    with loop_code(loop, "records()"):
+        records = loop.load_records()
+    return PreparedLoop(loop=loop, records=records, analysis=analyse(loop, records))
+
+
+def no_schedule_error(loop: SerialLoop, found: NoSchedule, choice: ScheduleChoice) -> InputError:
     """Return the error that refuses a run on several ranks."""
+    reasons = "; ".join(found.reasons)
+    if choice.data_parallel:
+        return InputError(
+            f"no data-parallel training: {reasons}",
+            rule="records in any order, and conflicting rows change by += or -=",
+        ).located(loop.file, loop.line)
     return InputError(
-        f"no schedule keeps the serial result: {'; '.join(found.reasons)}",
+        f"no schedule keeps the serial result: {reasons}",
         rule="records that conflict share a value along one or two dimensions",
-        hint='run one rank, or declare tables with updates="buffered" for data-parallel training',
+        hint='run one rank, or ask for data-parallel training (--data-parallel, or tables with updates="buffered")',
     ).located(loop.file, loop.line)
 
 
 def run_first(
-    peers: Peers, loop: SerialLoop, settings: LoopSettings, told: Callable[[EpochReport], None] = lambda _: None
+    peers: Peers,
+    loop: SerialLoop,
+    settings: LoopSettings,
+    told: Callable[[EpochReport], None] = lambda _: None,
+    *,
+    checkpoints: Checkpoints | None = None,
 ) -> LoopResult:
     """Run the program of rank 0. It calls `told` after each epoch."""
-    with loop_code(loop, "records()"):
-        records = loop.load_records()
-    analysis = analyse(loop, records)
-    schedule = choose(analysis, records, peers.num_ranks)
+
+    def tell(report: EpochReport) -> bool:
+        told(report)
+        return True
+
+    prepared = prepare(loop)
+    result = run_prepared(peers, prepared, settings, tell, checkpoints=checkpoints)
+    end_others(peers)
+    return result
+
+
+def end_others(peers: Peers) -> None:
+    """Tell the other ranks that there are no more runs."""
+    for rank in range(1, peers.num_ranks):
+        send_value(peers, {"is_end": True}, rank)
+
+
+def run_prepared(
+    peers: Peers,
+    prepared: PreparedLoop,
+    settings: LoopSettings,
+    goes_on: Callable[[EpochReport], bool],
+    *,
+    checkpoints: Checkpoints | None = None,
+) -> LoopResult:
+    """Run a prepared loop on all ranks. It calls `goes_on` after each epoch; if the loop has a loss, False ends it."""
+    loop, records = prepared.loop, prepared.records.copy()
+    schedule = choose(prepared.analysis, records, peers.num_ranks, settings.choice)
     if isinstance(schedule, NoSchedule):
-        raise no_schedule_error(loop, schedule)
-    blocks = split(schedule, records)
-    proof = prove(analysis, schedule, blocks, records)
-    works = works_of(analysis, schedule, blocks, plan_rows(analysis, schedule, blocks, records), records)
+        raise no_schedule_error(loop, schedule, settings.choice)
     with loop_code(loop, "the initial tables"):
         results = loop.initial_tables(settings.seed)
-    for rank in range(1, peers.num_ranks):
-        send_value(peers, {"source": _digest(loop), **asdict(settings), "has_loss": loop.loss is not None}, rank)
-        send_work(peers, works[rank], results, rank)
-    run = RankRun(peers, loop, works[0], results, settings, works=works)
-    for rank in range(1, peers.num_ranks):
-        if receive_value(peers, rank) != run.way.is_compiled:
-            raise OperationError(f"numba compiles {loop.name} on rank 0 or on rank {rank}, and not on both")
-    losses: list[float] = []
-    seconds = 0.0
-    for epoch in range(settings.num_epochs):
-        is_last = epoch == settings.num_epochs - 1
-        begun = time.perf_counter()
-        run.epoch(is_first=epoch == 0, is_last=is_last)
-        if is_last or loop.loss is not None:
-            # An epoch ends with its slowest rank. The time to collect tables for the loss does not count.
-            for rank in range(1, peers.num_ranks):
-                receive_value(peers, rank)
-        seconds += time.perf_counter() - begun
-        if is_last or loop.loss is not None:
-            run.bring(works)
-        loss = None
-        if loop.loss is not None:
-            _put_back(records, blocks, works)
-            with loop_code(loop, "the loss"):
-                loss = float(loop.loss(_read_only(records), **{name: _read_only(one) for name, one in results.items()}))
+    digest, fields = digest_of(loop), prepared.analysis.body.written_fields
+    done = (
+        Checkpoint()
+        if checkpoints is None
+        else checkpoints.restore(digest, settings.num_epochs, fields, records, results)
+    )
+    every = 0 if checkpoints is None else checkpoints.every
+    brings = [
+        loop.loss is not None or number == settings.num_epochs or (every > 0 and number % every == 0)
+        for number in range(done.num_epochs + 1, settings.num_epochs + 1)
+    ]
+    run = _FirstRun(peers, prepared, settings, schedule, records=records, results=results, brings=brings)
+    losses, seconds = list(done.losses), done.seconds
+    for position, is_brought in enumerate(brings):
+        seconds += run.epoch(position)
+        number, loss = done.num_epochs + position + 1, None
+        if is_brought and loop.loss is not None:
+            loss = prepared.loss_of(records, results)
             losses.append(loss)
-        told(EpochReport(number=epoch + 1, seconds=seconds, loss=loss))
-    _put_back(records, blocks, works)
-    times = [run.times, *(RankTimes(**receive_value(peers, rank)) for rank in range(1, peers.num_ranks))]
+        if checkpoints is not None and is_brought and (number % every == 0 or number == settings.num_epochs):
+            made = Checkpoint(num_epochs=number, seconds=seconds, losses=tuple(losses))
+            checkpoints.save(digest, made, fields, records, results)
+        is_going_on = goes_on(EpochReport(number=number, seconds=seconds, loss=loss))
+        if loss is not None and position + 1 < len(brings) and not run.tell(is_going_on=is_going_on):
+            break
     return LoopResult(
         tables=results,
         records=records,
         schedule=schedule,
-        blocks=blocks,
-        proof=proof,
+        blocks=run.blocks,
+        proof=run.proof,
         losses=tuple(losses),
         seconds=seconds,
-        times=tuple(times),
+        times=tuple(run.finish()),
         is_compiled=run.way.is_compiled,
         why_not_compiled=run.way.why_not,
     )
 
 
+class _FirstRun:
+    """Rank 0 during a run: it hands out the work, and collects the tables after the epochs of `brings`."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        prepared: PreparedLoop,
+        settings: LoopSettings,
+        schedule: LoopSchedule,
+        *,
+        records: Records,
+        results: Tables,
+        brings: Sequence[bool],
+    ) -> None:
+        self._peers = peers
+        self._records = records
+        self._brings = brings
+        analysis, loop = prepared.analysis, prepared.loop
+        self.blocks = split(schedule, records)
+        self.proof = prove(analysis, schedule, self.blocks, records)
+        rows = plan_rows(analysis, schedule, self.blocks, records)
+        self._works = works_of(analysis, schedule, self.blocks, rows, records)
+        told = {
+            "source": digest_of(loop),
+            "settings": asdict(settings),
+            "brings": list(brings),
+            "has_loss": loop.loss is not None,
+        }
+        for rank in range(1, peers.num_ranks):
+            send_value(peers, told, rank)
+            send_work(peers, self._works[rank], results, rank, keeps_records=bool(settings.shards))
+        own = keep_records(peers, self._works[0].records, settings.shards)
+        self._works[0] = replace(self._works[0], records=own)
+        self._run = RankRun(peers, loop, self._works[0], results, settings, works=self._works)
+        self.way = self._run.way
+        # The clock starts when all functions are compiled.
+        for rank in range(1, peers.num_ranks):
+            if receive_value(peers, rank) != self.way.is_compiled:
+                raise OperationError(f"numba compiles {loop.name} on rank 0 or on rank {rank}, and not on both")
+
+    def epoch(self, position: int) -> float:
+        """Run an epoch and return its seconds. The time to collect tables does not count."""
+        begun = time.perf_counter()
+        self._run.epoch(is_first=position == 0)
+        if not self._brings[position]:
+            return time.perf_counter() - begun
+        # An epoch ends with its slowest rank.
+        for rank in range(1, self._peers.num_ranks):
+            receive_value(self._peers, rank)
+        seconds = time.perf_counter() - begun
+        self._run.bring(self._works)
+        # Copy the fields that the loop assigned back into the records, in their original order.
+        for rank, work in enumerate(self._works):
+            cells = [self.blocks[rank, cell.rotating] for cell in work.cells]
+            self._records[np.concatenate(cells)] = work.records
+        return seconds
+
+    def tell(self, *, is_going_on: bool) -> bool:
+        """Tell the other ranks whether another epoch follows."""
+        for rank in range(1, self._peers.num_ranks):
+            send_value(self._peers, is_going_on, rank)
+        return is_going_on
+
+    def finish(self) -> Iterator[RankTimes]:
+        """End the run, and yield the times of all ranks."""
+        self._run.finish()
+        yield self._run.times
+        for rank in range(1, self._peers.num_ranks):
+            yield RankTimes(**receive_value(self._peers, rank))
+
+
 def run_other(peers: Peers, loop: SerialLoop) -> None:
-    """Run the program of a rank other than 0."""
-    told = receive_value(peers, 0)
-    if told["source"] != _digest(loop):
-        raise OperationError(f"{loop.file} of rank {peers.rank} is another one than that of rank 0")
-    tables: Tables = {name: np.zeros(table.shape, table.dtype) for name, table in loop.tables.items()}
-    work = receive_work(peers, loop, tables)
-    settings = LoopSettings(**{field.name: told[field.name] for field in fields(LoopSettings)})
-    run = RankRun(peers, loop, work, tables, settings)
-    # Rank 0 starts its clock when all functions are compiled.
-    send_value(peers, run.way.is_compiled, 0)
-    for epoch in range(settings.num_epochs):
-        is_last = epoch == settings.num_epochs - 1
-        run.epoch(is_first=epoch == 0, is_last=is_last)
-        if is_last or told["has_loss"]:
-            send_value(peers, epoch, 0)
-            run.bring([])
-    send_value(peers, asdict(run.times), 0)
+    """Run the program of a rank other than 0: all runs until rank 0 has no more."""
+    while not (told := receive_value(peers, 0)).get("is_end"):
+        if told["source"] != digest_of(loop):
+            raise OperationError(f"{loop.file} of rank {peers.rank} is another one than that of rank 0")
+        tables: Tables = {name: np.zeros(table.shape, table.dtype) for name, table in loop.tables.items()}
+        settings = settings_of(told["settings"])
+        work = receive_work(peers, loop, tables, shards=settings.shards)
+        run = RankRun(peers, loop, work, tables, settings)
+        send_value(peers, run.way.is_compiled, 0)
+        for position, is_brought in enumerate(told["brings"]):
+            run.epoch(is_first=position == 0)
+            if is_brought:
+                send_value(peers, position, 0)
+                run.bring([])
+            is_last = position + 1 == len(told["brings"])
+            if told["has_loss"] and not is_last and not receive_value(peers, 0):
+                break
+        run.finish()
+        send_value(peers, asdict(run.times), 0)
 
 
-def _digest(loop: SerialLoop) -> str:
+def settings_of(told: Mapping[str, Any]) -> LoopSettings:
+    """Return settings that were sent as plain values."""
+    return LoopSettings(**{**told, "choice": ScheduleChoice(**told["choice"])})
+
+
+def digest_of(loop: SerialLoop) -> str:
     """Return a hash of the function and of the file's numbers that it uses. It must be equal on all ranks."""
     function = loop.function
     named = {name: repr(function.__globals__.get(name)) for name in sorted(function.__code__.co_names)}
@@ -199,138 +288,3 @@ def _read_only(array: np.ndarray) -> np.ndarray:
     view = array.view()
     view.flags.writeable = False
     return view
-
-
-def _put_back(records: Records, blocks: Blocks, works: list[RankWork]) -> None:
-    """Copy the fields that the loop assigned back into the records, in their original order."""
-    for rank, work in enumerate(works):
-        cells = [blocks[rank, cell.rotating] for cell in work.cells]
-        records[np.concatenate(cells)] = work.records
-
-
-class RankRun:
-    """Runs a rank's epochs. `results` holds the true tables at rank 0, and on other ranks their own arrays."""
-
-    def __init__(
-        self,
-        peers: Peers,
-        loop: SerialLoop,
-        work: RankWork,
-        results: Tables,
-        settings: LoopSettings,
-        *,
-        works: Sequence[RankWork] = (),
-    ) -> None:
-        self._peers = peers
-        self._loop = loop
-        self._work = work
-        self._results = results
-        self._tables = dict(results)
-        body = read_body(loop.function, work.records.dtype, loop.tables)
-        self._has_written_fields = bool(body.written_fields)
-        changed = {access.table for access in body.accesses if access.changes}
-        for name, table in loop.tables.items():
-            if peers.num_ranks > 1 and name in changed and table.updates != "ordered":
-                is_buffered = table.updates == "buffered"
-                self._tables[name] = results[name].copy() if is_buffered else np.zeros_like(results[name])
-        self._merger = Merger(peers, loop, body.accesses, self._tables, results, work=work, works=works)
-        self.way: RecordPass = record_pass(
-            loop, work.records.dtype, compiled=settings.compiled, checks_bounds=body.has_inner_subscripts
-        )
-        self._dilation = settings.dilation
-        self.times = RankTimes(rank=peers.rank, num_records=len(work.records))
-        self._sends: list[tuple[Pending, np.ndarray]] = []
-        self._sent_before: list[tuple[Pending, np.ndarray]] = []
-
-    def epoch(self, *, is_first: bool, is_last: bool) -> None:
-        """Run all cells once."""
-        begin = 0
-        arriving: _Arrival | None = None
-        for position, cell in enumerate(self._work.cells):
-            if position == 0:
-                arriving = self._expect(cell, is_first=is_first)
-            self._take(arriving)
-            if position + 1 < len(self._work.cells):
-                arriving = self._expect(self._work.cells[position + 1], is_first=is_first)
-            self._run_cell(position, self._work.records[begin : begin + cell.num_records])
-            begin += cell.num_records
-            if self._work.rotating and cell.target != self._peers.rank and not (is_last and cell.is_last):
-                self._send_on(cell)
-        # Blocks for the first cells of the next epoch are received in that epoch. Waiting for them now could deadlock.
-        sent, self._sends = self._sends, []
-        for pending, _ in [*self._sent_before, *(sent if is_last else [])]:
-            pending.wait()
-        self._sent_before = sent
-
-    def _run_cell(self, position: int, records: Records) -> None:
-        for place, part in enumerate(np.array_split(records, self._work.num_pieces)):
-            begun, processor_begun = time.perf_counter(), time.thread_time()
-            with loop_code(self._loop, f"{self._loop.name}()"):
-                self.way.run(part, self._tables)
-            if self._dilation > 1:
-                wanted = (time.thread_time() - processor_begun) * self._dilation
-                time.sleep(max(0.0, begun + wanted - time.perf_counter()))
-            done = time.perf_counter()
-            self.times.compute_seconds += done - begun
-            if self._merger.is_needed:
-                self._merger.merge(position * self._work.num_pieces + place)
-                self.times.merge_seconds += time.perf_counter() - done
-
-    def _expect(self, cell: RankCell, *, is_first: bool) -> _Arrival | None:
-        """Begin to receive the block of a cell if another rank has it."""
-        if not self._work.rotating or cell.source == self._peers.rank or (is_first and cell.is_first):
-            return None
-        rows = self._work.rotating[cell.rotating]
-        arrays = {
-            name: np.empty((len(one), *self._tables[name].shape[1:]), self._tables[name].dtype)
-            for name, one in rows.items()
-        }
-        waits = [
-            self._peers.post_receive(array, cell.source, _BLOCK_TAG + cell.rotating)
-            for array in arrays.values()
-            if array.size
-        ]
-        return _Arrival(rows, arrays, waits)
-
-    def _take(self, arriving: _Arrival | None) -> None:
-        """Wait for a block and write its rows into the tables."""
-        if arriving is None:
-            return
-        begun = time.perf_counter()
-        for pending in arriving.waits:
-            pending.wait()
-        self.times.wait_seconds += time.perf_counter() - begun
-        for name, one in arriving.rows.items():
-            self._tables[name][one] = arriving.arrays[name]
-
-    def _send_on(self, cell: RankCell) -> None:
-        for name, one in self._work.rotating[cell.rotating].items():
-            array = self._tables[name][one]
-            if array.size:
-                tag = _BLOCK_TAG + cell.rotating
-                self._sends.append((self._peers.post_send(array, cell.target, tag), array))
-                self.times.sent_bytes += array.nbytes
-
-    def bring(self, works: list[RankWork]) -> None:
-        """Send all changed rows to rank 0. Its tables are then those of the serial program."""
-        if self._peers.rank != 0:
-            for rows in self._work.held_last():
-                send_numbers(self._peers, rows, self._tables, 0)
-            if self._has_written_fields:
-                send_array(self._peers, self._work.records, 0)
-        else:
-            for rank in range(1, self._peers.num_ranks):
-                for rows in works[rank].held_last():
-                    receive_numbers(self._peers, rows, self._loop, self._results, rank)
-                if self._has_written_fields:
-                    works[rank].records[:] = receive_array(self._peers, self._work.records.dtype, rank)
-        self._merger.add_up()
-
-
-@dataclass(frozen=True, slots=True)
-class _Arrival:
-    """A block that this rank is receiving."""
-
-    rows: TableRows
-    arrays: Mapping[str, np.ndarray]
-    waits: list[Pending]

@@ -50,6 +50,9 @@ def block_of(values: Indices, cuts: tuple[int, ...]) -> Indices:
 
 def split(schedule: LoopSchedule, records: Records) -> dict[tuple[int, int], Indices]:
     """Return the blocks of a schedule."""
+    if schedule.kind == "serial":
+        everything = np.arange(len(records), dtype=np.int64)
+        return {(rank, 0): everything if rank == 0 else everything[:0] for rank in range(schedule.num_ranks)}
     if schedule.stay is None:
         parts = np.array_split(np.arange(len(records), dtype=np.int64), schedule.num_ranks)
         return {(rank, 0): part for rank, part in enumerate(parts)}

@@ -5,9 +5,45 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from autosync.documents import STRICT
+from autosync.errors import InputError, Problem
 from autosync.loops.affine import Affine
 
-ScheduleKind = Literal["serial", "independent", "one_dimension", "two_dimensions", "wavefront"]
+ScheduleKind = Literal[
+    "serial", "independent", "one_dimension", "two_dimensions", "wavefront", "skewed", "data_parallel"
+]
+
+BLOCKS_PER_RANK = 2
+"""The number of rotating blocks for each rank: it works on one while the other one travels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleChoice:
+    """The user's or the tuner's part in a schedule. The defaults ask for a schedule with the serial result.
+
+    `stay` and `rotate` are dimensions as text, such as "user"; an empty text leaves the choice to autosync.
+    `blocks_per_rank` is the number of rotating blocks for each rank. `on_one_rank` leaves the other ranks idle.
+
+    `data_parallel` changes the result: rows that ranks share go through servers. A rank sends its changes after every
+    `merge_every` of its records, and reads the changes of all ranks up to `staleness` of its own merges later.
+    """
+
+    __pydantic_config__ = STRICT
+
+    data_parallel: bool = False
+    on_one_rank: bool = False
+    stay: str = ""
+    rotate: str = ""
+    blocks_per_rank: int = BLOCKS_PER_RANK
+    merge_every: int = 1000
+    staleness: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("blocks_per_rank", 1), ("merge_every", 1), ("staleness", 0)):
+            number = getattr(self, name)
+            if number < least:
+                rule = f"a whole number of {least} or more"
+                raise InputError([Problem(what=f"is {number}", rule=rule, path=(name,))])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +61,10 @@ class LoopSchedule:
 
     Records are cut along `stay` into a block for each rank, and along `rotate` into blocks that go round the ranks. The
     cuts are the first values of all blocks except the first. Without `stay`, records are cut by their positions.
+
+    In a skewed schedule, rows belong to no block: messages bring each change to the ranks that need it.
+
+    The rows of `served` tables go through servers: changes after every `merge_every` records, see `ScheduleChoice`.
     """
 
     kind: ScheduleKind
@@ -34,6 +74,9 @@ class LoopSchedule:
     rotate: Affine | None = None
     rotate_cuts: tuple[int, ...] = ()
     cells: tuple[Cell, ...]
+    served: tuple[str, ...] = ()
+    merge_every: int = 0
+    staleness: int = 0
     reason: str
 
     @property

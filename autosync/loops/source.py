@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
 
 from autosync.errors import InputError, Problem
+
+# Python 3.11 counts the depth of syntax trees for all threads together, and raises SystemError if two build one.
+_parser = threading.Lock()
 
 
 def function_tree(function: FunctionType) -> ast.FunctionDef:
@@ -15,8 +19,9 @@ def function_tree(function: FunctionType) -> ast.FunctionDef:
     code = function.__code__
     try:
         text = Path(code.co_filename).read_text(encoding="utf-8")
-        tree = ast.parse(text)
-        whole = compile(text, code.co_filename, "exec", dont_inherit=True)
+        with _parser:
+            tree = ast.parse(text)
+            whole = compile(text, code.co_filename, "exec", dont_inherit=True)
     except (OSError, SyntaxError, UnicodeDecodeError, ValueError) as error:
         raise _no_source(code, "the source cannot be read") from error
     if code not in _codes(whole):

@@ -23,7 +23,7 @@ class RowPlan:
     """The rows of each rank and of each rotating block.
 
     A rank reads `fetched` rows and never sends them back. `staying` rows belong to one rank. `rotating` rows travel
-    with their block.
+    with their block. In a skewed schedule, changed rows are fetched too, and messages bring later changes.
     """
 
     fetched: tuple[TableRows, ...]
@@ -57,10 +57,11 @@ def _groups(analysis: LoopAnalysis, schedule: LoopSchedule) -> Mapping[str, list
     groups: dict[str, list[Access]] = {"fetched": [], "staying": [], "rotating": []}
     in_conflict = {(one.table, form) for one in analysis.dependences for form in (one.first.row, one.second.row)}
     for access in analysis.body.accesses:
-        if analysis.loop.tables[access.table].updates == "commutative" and access.table in analysis.changed:
+        is_summed = analysis.loop.tables[access.table].updates == "commutative" and access.table in analysis.changed
+        if is_summed or access.table in schedule.served:
             continue
         is_free = (access.table, access.row) not in in_conflict
-        if is_free or schedule.stay is None:
+        if is_free or schedule.stay is None or schedule.kind == "skewed":
             group = "fetched"
         elif access.row.multiple_of(schedule.stay):
             group = "staying"

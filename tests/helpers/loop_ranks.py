@@ -5,14 +5,18 @@ from __future__ import annotations
 import queue
 import threading
 from collections import defaultdict
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
+from autosync.loops.checkpoints import Checkpoints
 from autosync.loops.declarations import SerialLoop
-from autosync.loops.rank_program import LoopResult, LoopSettings, run_first, run_other
+from autosync.loops.rank_program import LoopResult, run_first, run_other
+from autosync.loops.rank_run import LoopSettings
 
 LIMIT_SECONDS = 60
+T = TypeVar("T")
 
 
 class ThreadPeers:
@@ -63,9 +67,16 @@ class _Queues(defaultdict[tuple[int, int, int], "queue.Queue[Any]"]):
             return super().__getitem__(key)
 
 
-def run_threads(loop: SerialLoop, num_ranks: int, settings: LoopSettings | None = None) -> LoopResult:
+def run_threads(
+    loop: SerialLoop, num_ranks: int, settings: LoopSettings | None = None, *, checkpoints: Checkpoints | None = None
+) -> LoopResult:
     """The result of rank 0; an error of any rank is raised here."""
-    settings = settings or LoopSettings(compiled=False)
+    told = settings or LoopSettings(compiled=False)
+    return run_ranks(loop, num_ranks, lambda peers: run_first(peers, loop, told, checkpoints=checkpoints))
+
+
+def run_ranks(loop: SerialLoop, num_ranks: int, first: Callable[[ThreadPeers], T]) -> T:
+    """The result of `first` on rank 0, beside threads for the other ranks. An error of any rank is raised here."""
     queues = _Queues()
     errors: list[BaseException] = []
 
@@ -78,9 +89,10 @@ def run_threads(loop: SerialLoop, num_ranks: int, settings: LoopSettings | None 
     threads = [threading.Thread(target=other, args=(rank,), daemon=True) for rank in range(1, num_ranks)]
     for thread in threads:
         thread.start()
-    result = run_first(ThreadPeers(0, num_ranks, queues), loop, settings)
+    result = first(ThreadPeers(0, num_ranks, queues))
     for thread in threads:
         thread.join(LIMIT_SECONDS)
     assert not errors, errors
     assert not any(thread.is_alive() for thread in threads)
+    assert not any(one.qsize() for one in queues.values()), "a message was not received"
     return result

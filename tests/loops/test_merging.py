@@ -8,7 +8,7 @@ import pytest
 from autosync.loops.declarations import SerialLoop
 from autosync.loops.load import load_loop
 from autosync.loops.passes import record_pass
-from autosync.loops.rank_program import LoopSettings
+from autosync.loops.rank_run import LoopSettings
 from autosync.loops.serial import run_serial
 from tests.helpers.loop_ranks import run_threads
 

@@ -11,19 +11,21 @@ from hypothesis import strategies as st
 from autosync.loops.choosing import choose
 from autosync.loops.declarations import SerialLoop
 from autosync.loops.dependences import analyse
-from autosync.loops.rank_program import LoopSettings
+from autosync.loops.rank_run import LoopSettings
 from autosync.loops.record_blocks import serial_order
-from autosync.loops.schedules import NoSchedule
+from autosync.loops.schedules import NoSchedule, ScheduleChoice
 from autosync.loops.serial import run_serial
+from autosync.loops.tuning.candidates import exact_candidates
 from tests.helpers.loop_ranks import run_threads
 from tests.helpers.random_loops import FAMILIES, PLANTED, random_loop
 
 _CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
-def _check_serial(loop: SerialLoop, num_ranks: int, num_epochs: int, seed: int) -> None:
+def _check_serial(loop: SerialLoop, num_ranks: int, num_epochs: int, *, seed: int, choice: ScheduleChoice) -> None:
     """The result on several ranks is that of the serial program in the schedule's order, bit for bit."""
-    result = run_threads(loop, num_ranks, LoopSettings(num_epochs=num_epochs, seed=seed, compiled=False))
+    settings = LoopSettings(num_epochs=num_epochs, seed=seed, compiled=False, choice=choice)
+    result = run_threads(loop, num_ranks, settings)
     records, tables = loop.load_records(), loop.initial_tables(seed)
     order = serial_order(result.schedule, result.blocks)
     assert sorted(order) == list(range(len(records)))
@@ -42,7 +44,11 @@ def _check_serial(loop: SerialLoop, num_ranks: int, num_epochs: int, seed: int) 
 def _check_offered(seed: int, folder: Path) -> None:
     chance = random.Random(seed)
     loop = random_loop(chance, folder, chance.choice(FAMILIES))
-    _check_serial(loop, chance.randint(2, 6), chance.randint(1, 3), seed)
+    num_ranks, num_epochs = chance.randint(2, 6), chance.randint(1, 3)
+    records = loop.load_records()
+    # A loop always has the schedule that autosync chooses; others are cut along other dimensions or in other blocks.
+    choices = [ScheduleChoice(), ScheduleChoice(), *exact_candidates(analyse(loop, records), records, num_ranks)]
+    _check_serial(loop, num_ranks, num_epochs, seed=seed, choice=chance.choice(choices))
 
 
 def _check_refused(seed: int, folder: Path, planted: str) -> None:

@@ -1,0 +1,118 @@
+"""The records of a rank: in memory, or in a file on its own disk, block after block in the order in which it runs them.
+
+A rank maps its file into memory, so only the blocks at hand need memory. A later run with the same blocks finds the
+file, and its records need not travel again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autosync import disk_errors
+from autosync.errors import OperationError
+from autosync.loops.declarations import Records
+from autosync.loops.peers import Peers, receive_value, send_value
+
+_RECORDS_TAG = 4
+_CHUNK_BYTES = 2**26
+
+
+def send_records(peers: Peers, records: Records, to: int, *, keeps: bool) -> None:
+    """Send a rank its records. If it `keeps` them in a file from an earlier run, only their hash travels."""
+    fields = [[name, records.dtype[name].base.str, records.dtype[name].shape] for name in records.dtype.names or ()]
+    told = {"fields": fields, "num_records": len(records), "hash": _hash(records) if keeps else ""}
+    send_value(peers, told, to)
+    if keeps and receive_value(peers, to):
+        return
+    for chunk in _chunks(records):
+        peers.post_send(chunk, to, _RECORDS_TAG).wait()
+
+
+def receive_records(peers: Peers, folder: str) -> Records:
+    """Receive this rank's records from rank 0, into a file of the folder if one is named."""
+    told = receive_value(peers, 0)
+    record = np.dtype([(name, kind, tuple(shape)) for name, kind, shape in told["fields"]], align=True)
+    if not folder:
+        records = np.empty(told["num_records"], dtype=record)
+        _receive_into(peers, records)
+        return records
+    path = shard_path(folder, peers.rank, peers.num_ranks)
+    kept = _kept(path, record, told["num_records"])
+    is_kept = kept is not None and _hash(kept) == told["hash"]
+    send_value(peers, is_kept, 0)
+    if kept is not None and is_kept:
+        return kept
+    records = _mapped(path, record, told["num_records"])
+    _receive_into(peers, records)
+    return records
+
+
+def keep_records(peers: Peers, records: Records, folder: str) -> Records:
+    """Return rank 0's own records, in a file of the folder if one is named."""
+    if not folder:
+        return records
+    path = shard_path(folder, peers.rank, peers.num_ranks)
+    kept = _kept(path, records.dtype, len(records))
+    if kept is None or _hash(kept) != _hash(records):
+        kept = _mapped(path, records.dtype, len(records))
+        kept[:] = records
+    return kept
+
+
+def shard_path(folder: str, rank: int, num_ranks: int) -> Path:
+    """Return the file of a rank's records."""
+    return Path(folder) / f"records-{rank}-of-{num_ranks}.npy"
+
+
+def _mapped(path: Path, record: np.dtype[Any], num_records: int) -> Records:
+    """Return new records in a file that replaces any other."""
+    if not num_records:
+        return np.empty(0, dtype=record)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        mapped = np.lib.format.open_memmap(path, mode="w+", dtype=record, shape=(num_records,))
+    except OSError as error:
+        raise OperationError(f"{path}: {error.strerror}: records cannot be kept there") from error
+    # For numpy, types that differ only in alignment are equal; for compilers they are not.
+    return mapped.view(np.ndarray).view(record)
+
+
+def _kept(path: Path, record: np.dtype[Any], num_records: int) -> Records | None:
+    """Return the records of an earlier run; None if there are none, or others."""
+    try:
+        with disk_errors.open_input(path):
+            # Opening refuses a pipe, for which numpy would wait.
+            pass
+        found = np.lib.format.open_memmap(path, mode="r+")
+    except (OSError, ValueError, OverflowError, EOFError, SyntaxError):
+        return None
+    if found.dtype != record or found.shape != (num_records,):
+        return None
+    return found.view(np.ndarray).view(record)
+
+
+def _receive_into(peers: Peers, records: Records) -> None:
+    for chunk in _chunks(records):
+        peers.post_receive(chunk, 0, _RECORDS_TAG).wait()
+
+
+def _chunks(records: Records) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
+    """Return the bytes of records in parts that one message can carry."""
+    flat = np.ascontiguousarray(records).view(np.uint8).reshape(-1)
+    return [flat[begin : begin + _CHUNK_BYTES] for begin in range(0, flat.nbytes, _CHUNK_BYTES)]
+
+
+def _hash(records: Records) -> str:
+    """Return a hash of the fields' values. The bytes between fields mean nothing."""
+    found = hashlib.sha256()
+    for name in records.dtype.names or ():
+        column = records[name]
+        step = max(1, _CHUNK_BYTES // max(1, column.dtype.itemsize))
+        for begin in range(0, len(column), step):
+            found.update(np.ascontiguousarray(column[begin : begin + step]).view(np.uint8).data)
+    return found.hexdigest()
