@@ -15,6 +15,7 @@ from autosync.cli.options import ScriptCommand, positive_seconds, script_of_comm
 from autosync.cli.output import force_option, json_option, note, print_json, print_text, refuse_overwrite
 from autosync.cli.profile_warnings import profile_warning_lines
 from autosync.cli.progress import Reporter
+from autosync.cli.tune_loop import OF_LOOPS, check_loop_options, names_loop, tune_loop
 from autosync.cli.tune_script import OF_SCRIPTS, check_script_options, tune_script
 from autosync.cli.tuning_view import TuningView
 from autosync.cli.verdict import describe
@@ -67,9 +68,10 @@ Examples:
   autosync tune model.py --cluster cluster.yaml --target ddp
   autosync tune model.py --cluster cluster.yaml --allow lossy
   autosync tune model.py --cluster cluster.yaml --prior records.parquet
-  autosync tune resnet50 --cluster 4-hosts --dry-run""",
+  autosync tune resnet50 --cluster 4-hosts --dry-run
+  autosync tune examples/loops/matrix_factorisation.py --cluster local-2 --epochs 5 -o schedule.yaml""",
 )
-@click.argument("model", metavar="[MODEL | -- TRAIN.py ARGS]", required=False)
+@click.argument("model", metavar="[MODEL | LOOP.py | -- TRAIN.py ARGS]", required=False)
 @click.option("--cluster", help=CLUSTER_HELP)
 @click.option(
     "--keep-training/--stop",
@@ -82,7 +84,7 @@ Examples:
     "--trials",
     "num_trials",
     type=click.IntRange(0, 100_000),
-    help="Strategies to try at most.  [default: 50; for TRAIN.py 12]",
+    help="Strategies to try at most; for a loop, schedules to prove.  [default: 50; for TRAIN.py 12; for LOOP.py 4]",
 )
 @click.option("--budget", callback=some_seconds, metavar="TIME", help="Begin no trial after this time, such as 10min.")
 @click.option(
@@ -128,6 +130,15 @@ Examples:
     metavar="TIME",
     help="A trial that takes longer counts as failed.",
 )
+@click.option(
+    "--goal", type=float, metavar="LOSS", help="The loss that a loop has to reach.  [default: the serial one]"
+)
+@click.option(
+    "--epochs",
+    "num_epochs",
+    type=click.IntRange(1),
+    help="Epochs of a loop. Without --goal, the goal is the serial program's loss after them.  [default: 10]",
+)
 @seed_option
 @click.option("--study", metavar="NAME", help="The study's name.  [default: model, cluster and time]")
 @click.option("--storage", metavar="URL", help="An Optuna storage that several tuners share.  [default: a journal]")
@@ -165,6 +176,9 @@ def tune(
     unchanged script that wraps its model in DistributedDataParallel: it runs once, and the trials are steps of its own
     training. The trials, the winner (best.yaml) and summary.json are kept in autosync-studies/NAME.
 
+    LOOP.py[:NAME] is a serial loop: a file with a function under @autosync.loop and without task(). Its schedules are
+    compared by the time to a loss, and -o writes the fastest for autosync loop run --schedule.
+
     If another user began the study to resume, autosync asks before it uses the task, the cluster and the storage that
     the study's folder names; without a terminal, --trust is needed.
     """
@@ -174,6 +188,11 @@ def tune(
         settings = {**{key: how[key] for key in OF_SCRIPTS}, "budget_seconds": budget}
         then = _then(keep_training=keep_training, retune=retune)
         tune_script(script, cluster=named, settings=settings, study=study, output=output, then=then, as_json=as_json)
+        return
+    of_loops = {name: how.pop(name) for name in ("goal", "num_epochs")}
+    if model is not None and names_loop(model):
+        named = check_loop_options(cluster, _is_given)
+        tune_loop(model, named, {**how, **of_loops, "budget_seconds": budget}, output=output, as_json=as_json)
         return
     _check_sources(model, cluster, resume=resume, replay=replay)
     of: dict[str, Any] = {
@@ -222,6 +241,8 @@ def _check_sources(model: str | None, cluster: str | None, *, resume: str | None
         raise click.UsageError("--keep-training and --stop are for a script after --")
     if _is_given("--retune"):
         raise click.UsageError("--retune is for a script after --")
+    if others := [name for name in OF_LOOPS if _is_given(name)]:
+        raise click.UsageError(f"only a loop, a function under @autosync.loop, has {' and '.join(others)}")
     if resume is not None and replay is not None:
         raise click.UsageError("a study is resumed (--resume) or another is replayed (--replay), not both")
     if resume is not None and (model is not None or cluster is not None):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autosync.cli.output import note, print_json, print_text
+from autosync.cli.tune_loop import OF_LOOPS
 from autosync.cli.tuning_view import TuningView
 from autosync.cli.verdict import describe
 
@@ -42,7 +43,7 @@ def check_script_options(model: str | None, cluster: str | None, is_given: Calla
         raise click.UsageError("name a MODEL, or a script after --: one of them")
     if cluster is None:
         raise click.UsageError("Missing option '--cluster'.")
-    if others := [name for name in OF_TASKS if is_given(name)]:
+    if others := [name for name in (*OF_TASKS, *OF_LOOPS) if is_given(name)]:
         raise click.UsageError(f"a script is tuned while it trains: leave out {' and '.join(others)}")
     return cluster
 

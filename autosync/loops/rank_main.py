@@ -1,6 +1,6 @@
-"""The process of one rank: `python -m autosync.loops.rank_main`, started by `run` through a launcher.
+"""The process of one rank: `python -m autosync.loops.rank_main`, started by `launch` through a launcher.
 
-Rank 0 reports progress to `run` on its output, in lines of JSON that begin with a mark.
+Rank 0 reports progress on its output, in lines of JSON that begin with a mark.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ import numpy as np
 
 from autosync import jsonio
 from autosync.errors import AutosyncError
+from autosync.loops.checkpoints import Checkpoints
+from autosync.loops.declarations import SerialLoop
 from autosync.loops.load import load_loop, naming
 from autosync.loops.peers import TorchPeers
-from autosync.loops.rank_program import EpochReport, LoopSettings, run_first, run_other
+from autosync.loops.rank_program import EpochReport, end_others, prepare, run_first, run_other, settings_of
+from autosync.loops.tuning.contest import tune_prepared, tuning_orders_of
 
 MARK = "autosync-loop: "
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run this rank. `arguments` are the target, the settings as JSON, and the file for the tables or an empty text."""
-    target, settings_text, output = arguments
+    """Run this rank. `arguments` are the target and the orders for rank 0 as JSON."""
+    target, orders = arguments
     try:
         loop = load_loop(target)
-        settings = LoopSettings(**json.loads(settings_text))
         with TorchPeers() as peers, naming(target):
             if peers.rank == 0:
-                _first(peers, loop, settings, output)
+                _first(peers, loop, json.loads(orders))
             else:
                 run_other(peers, loop)
     except AutosyncError as error:
@@ -43,13 +45,26 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _first(peers: TorchPeers, loop: Any, settings: LoopSettings, output: str) -> None:
+def _first(peers: TorchPeers, loop: SerialLoop, orders: dict[str, Any]) -> None:
+    """Tune the loop if there are orders to, else run it."""
+    if "tuning" in orders:
+        prepared = prepare(loop)
+        found = tune_prepared(peers, prepared, tuning_orders_of(orders["tuning"]), lambda line: _tell({"line": line}))
+        end_others(peers)
+        _tell(dataclasses.asdict(found))
+        return
+    settings = settings_of(orders["settings"])
+    checkpoints = None
+    if orders["checkpoint"]:
+        path, every, resumes = orders["checkpoint"]
+        checkpoints = Checkpoints(path=Path(path), every=every, resumes=resumes)
+
     def told(report: EpochReport) -> None:
         _tell({"epoch": report.number, "seconds": report.seconds, "loss": report.loss})
 
-    result = run_first(peers, loop, settings, told)
-    if output:
-        with jsonio.replacing(Path(output)) as file:
+    result = run_first(peers, loop, settings, told, checkpoints=checkpoints)
+    if orders["output"]:
+        with jsonio.replacing(Path(orders["output"])) as file:
             np.savez(file, **result.tables)  # type: ignore[arg-type]
     _tell(
         {
