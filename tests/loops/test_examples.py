@@ -11,13 +11,15 @@ from autosync.loops.choosing import choose
 from autosync.loops.dependences import analyse
 from autosync.loops.load import load_loop
 from autosync.loops.passes import record_pass
-from autosync.loops.rank_program import LoopSettings
+from autosync.loops.rank_run import LoopSettings
 from autosync.loops.schedules import LoopSchedule
 from tests.helpers.loop_ranks import run_threads
 
 ROOT = Path(__file__).parents[2]
 KINDS = {
+    "embeddings": "two_dimensions",
     "matrix_factorisation": "two_dimensions",
+    "matrix_factorisation_adagrad": "two_dimensions",
     "logistic_regression": "independent",
     "topics": "two_dimensions",
 }
@@ -43,6 +45,17 @@ def test_topics_are_counted_as_they_are_drawn() -> None:
         counted = np.zeros_like(result.tables[name])
         np.add.at(counted, (rows, result.records["topic"]), 1)
         assert np.array_equal(counted, result.tables[name]), name
+
+
+def test_words_of_a_subject_get_similar_vectors() -> None:
+    loop = load_loop(str(ROOT / "examples/loops/embeddings.py"))
+    words = run_threads(loop, 2, LoopSettings(num_epochs=4)).tables["words"][:200]
+    directions = words / np.linalg.norm(words, axis=1, keepdims=True)
+    closeness = directions @ directions.T
+    numbers = np.arange(len(words))
+    is_same = (numbers[:, None] - numbers) % 20 == 0
+    np.fill_diagonal(closeness, np.nan)
+    assert np.nanmean(closeness[is_same]) > np.nanmean(closeness[~is_same]) + 0.3
 
 
 def test_the_page_shows_what_the_command_prints(
