@@ -1,8 +1,8 @@
 """Measures how long a compiled loop takes to reach the serial program's loss after ten epochs: in rotation, and merged.
 
 It runs on four emulated hosts at a given rate, and on one host. A rank sleeps until its compute has taken a multiple of
-its processor time, so that four ranks fit a few cores. Merged runs send all changes to rank 0 and get its numbers back.
-This is the product's data-parallel way, not the fastest possible server.
+its processor time, so that four ranks fit a few cores. Merged runs are data-parallel: users stay with their ranks, and
+items go through servers on all hosts, synchronously and with staleness.
 
     .venv/bin/python benchmarks/loops/time_to_loss.py --rate "500 Mbit/s" -o time_to_loss.json
 """
@@ -15,13 +15,25 @@ from pathlib import Path
 from typing import Any
 
 from autosync import jsonio, units
-from autosync.loops.rank_program import LoopSettings
-from autosync.loops.run import run_loop, this_machine
+from autosync.loops.launch import this_machine
+from autosync.loops.rank_run import LoopSettings
+from autosync.loops.run import run_loop
+from autosync.loops.schedules import ScheduleChoice
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
 
 RATINGS = Path(__file__).with_name("ratings.py")
-CONTESTANTS = ("rotated", "merged_5000", "merged_20000", "merged_100000")
+ROTATED = "rotated"
+CONTESTANTS = {
+    ROTATED: ScheduleChoice(),
+    **{
+        f"merged every {every} records, staleness {staleness}": ScheduleChoice(
+            data_parallel=True, merge_every=every, staleness=staleness
+        )
+        for every in (1_000, 5_000, 20_000)
+        for staleness in (0, 2)
+    },
+}
 
 
 def main() -> None:
@@ -33,17 +45,17 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
 
-    serial = epochs_of("rotated", this_machine(1), arguments.epochs, arguments.dilation)
+    serial = epochs_of(ROTATED, this_machine(1), arguments.epochs, arguments.dilation)
     goal, serial_seconds = serial[-1]["loss"], serial[-1]["seconds"]
     print(f"one host: loss {goal:.4f} after {arguments.epochs} epochs and {serial_seconds:.2f} s")
     results: dict[str, Any] = {"rate": arguments.rate, "dilation": arguments.dilation, "serial": serial}
     cluster = hosts_at(units.parse_rate(arguments.rate))
     for name in CONTESTANTS:
-        num_epochs = arguments.epochs + 1 if name == "rotated" else arguments.patience * arguments.epochs
+        num_epochs = arguments.epochs + 1 if name == ROTATED else arguments.patience * arguments.epochs
         epochs = epochs_of(name, cluster, num_epochs, arguments.dilation)
         results[name] = epochs
         print(f"{name} on four hosts: {in_words(epochs, goal, serial_seconds)}")
-    off = max(abs(one["loss"] / other["loss"] - 1) for one, other in zip(serial, results["rotated"], strict=False))
+    off = max(abs(one["loss"] / other["loss"] - 1) for one, other in zip(serial, results[ROTATED], strict=False))
     print(f"loss per epoch in rotation: within {off:.3%} of the serial program's")
     if arguments.output is not None:
         jsonio.write_json(arguments.output, results)
@@ -59,8 +71,8 @@ def hosts_at(rate: float) -> ClusterSpec:
 def epochs_of(name: str, cluster: ClusterSpec, num_epochs: int, dilation: float) -> list[dict[str, Any]]:
     """The loss and the seconds after each epoch."""
     epochs: list[dict[str, Any]] = []
-    settings = LoopSettings(num_epochs=num_epochs, dilation=dilation)
-    run_loop(f"{RATINGS}:{name}", cluster, settings, told=epochs.append)
+    settings = LoopSettings(num_epochs=num_epochs, dilation=dilation, choice=CONTESTANTS[name])
+    run_loop(str(RATINGS), cluster, settings, told=epochs.append)
     return epochs
 
 
