@@ -10,6 +10,7 @@ import click
 
 from autosync import units
 from autosync.cli.cluster_check import check
+from autosync.cli.cluster_costs import costs
 from autosync.cli.options import positive_seconds
 from autosync.cli.output import force_option, json_option, note, print_json, print_text, refuse_overwrite
 
@@ -26,7 +27,7 @@ def probe_limit(cluster: ClusterSpec) -> float:
 
 @click.group(epilog="Example: autosync cluster show cluster.yaml")
 def cluster() -> None:
-    """Show a cluster's nodes, ranks, links and racks, or measure it."""
+    """Show a cluster's nodes, ranks, links, racks and costs, or measure it."""
 
 
 @cluster.command(
@@ -224,3 +225,4 @@ def _time(measured: Estimate | None) -> str:
 
 
 cluster.add_command(check)
+cluster.add_command(costs)

@@ -157,11 +157,12 @@ def _check_names(names: Sequence[str]) -> None:
 def _explanation(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, trace: Path | None) -> Explanation | None:
     """Return the timeline's explanation of the waits in a step. Also write its trace if `trace` is given."""
     from autosync import jsonio
-    from autosync.simulators.timeline.simulator import MOST_RANKS, TimelineSimulator
+    from autosync.simulators.timeline.scene_builder import MOST_RANKS
+    from autosync.simulators.timeline.simulator import TimelineSimulator
 
     if len(cluster.ranks) > MOST_RANKS:
         if trace is not None:
-            rule = f"messages are played on clusters of up to {MOST_RANKS} ranks"
+            rule = f"every rank is played on clusters of up to {MOST_RANKS} ranks"
             raise InputError(f"no trace of {len(cluster.ranks)} ranks", rule=rule)
         return None
     timeline = TimelineSimulator(model, cluster)

@@ -21,8 +21,8 @@ from autosync.datasets.schema import Measurement, Record
 from autosync.documents import without_file
 from autosync.errors import InputError
 from autosync.simulators.shared.arrays import Floats
-from autosync.simulators.shared.costs import Costs
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.costs import Costs
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.files import parse_strategy

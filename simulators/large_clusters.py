@@ -1,27 +1,56 @@
-"""The timeline where it can simulate every message, and the analytical simulator in its place on larger clusters."""
+"""The most detailed prediction that a cluster allows: the timeline, or closed forms for too many messages."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from autosync.datasets.schema import Record
 from autosync.simulators.analytical.simulator import AnalyticalSimulator
-from autosync.simulators.interface import Simulator
-from autosync.simulators.shared.costs import Costs
-from autosync.simulators.timeline.simulator import MOST_RANKS, TimelineSimulator
+from autosync.simulators.interface import Prediction, Simulator
+from autosync.simulators.timeline.scene_builder import MOST_RANKS
+from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.costs import Costs
 from autosync.specs.model import ModelSpec
+from autosync.strategy.representation import Strategy
 
 
 def open_timeline(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> Simulator:  # noqa: ARG001 - neither learns from other models
-    """Return the simulator that the catalogue calls `timeline`. Its own name tells which of the two it is."""
+    """Return the simulator that the catalogue calls `timeline`."""
     return most_detailed(model, cluster)
 
 
 def most_detailed(model: ModelSpec, cluster: ClusterSpec, *, costs: Costs | None = None) -> Simulator:
-    """Return the timeline for up to `MOST_RANKS` ranks, else the analytical simulator.
+    """Return the timeline; on more than `MOST_RANKS` ranks, one that leaves very many messages to closed forms."""
+    timeline = TimelineSimulator(model, cluster, costs=costs)
+    if len(cluster.ranks) <= MOST_RANKS:
+        return timeline
+    return LargeClusterSimulator(timeline, AnalyticalSimulator(model, cluster, costs=costs))
 
-    The number of messages grows with the square of the number of ranks: a step of 1,000 ranks has too many to simulate.
+
+class LargeClusterSimulator:
+    """The timeline of a large cluster.
+
+    If all nodes do the same, one of them is simulated. If they do not, and a plan has more messages than are
+    affordable, the analytical simulator predicts.
     """
-    if len(cluster.ranks) > MOST_RANKS:
-        return AnalyticalSimulator(model, cluster, costs=costs)
-    return TimelineSimulator(model, cluster, costs=costs)
+
+    name = "timeline"
+
+    def __init__(self, timeline: TimelineSimulator, analytical: AnalyticalSimulator) -> None:
+        self._timeline = timeline
+        self._analytical = analytical
+
+    def predict(self, strategies: Sequence[Strategy]) -> list[Prediction]:
+        """Return one prediction for each strategy, in their order."""
+        affordable = self._timeline.are_affordable(strategies)
+        pairs = list(zip(strategies, affordable, strict=True))
+        played = iter(self._timeline.predict([strategy for strategy, is_affordable in pairs if is_affordable]))
+        closed = iter(self._analytical.predict([strategy for strategy, is_affordable in pairs if not is_affordable]))
+        return [next(played) if is_affordable else next(closed) for is_affordable in affordable]
+
+    def learn(self, records: Sequence[Record]) -> None:
+        """Learn from trials as both simulators do. What the timeline cannot simulate teaches only the other."""
+        self._timeline.learn(records)
+        self._analytical.learn(records)

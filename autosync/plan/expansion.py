@@ -13,7 +13,7 @@ ones. Over trees (`TreeShape`), the chunks are the shape's units. Only `chunk_bo
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from autosync.plan.types import Algorithm, Collective, NamedAlgorithm
@@ -54,6 +54,16 @@ def expand(collective: Collective, algorithm: Algorithm, num_members: int) -> tu
     if isinstance(algorithm, TreeShape):
         return _over_trees(algorithm, collective, num_members)
     return tuple(_EXPANSIONS[collective, algorithm](num_members))
+
+
+def ring_moves(collective: Collective, num_members: int, sources: Sequence[int]) -> tuple[Move, ...]:
+    """Return the moves that leave some members of a ring, in the order of rounds; `expand` has a million for all."""
+    among = frozenset(sources)
+    if collective == "all_reduce":
+        first, second = _ring_reduce_scatter(num_members, among), _ring_all_gather(num_members, among)
+        return tuple(_then(first, second))
+    one = _ring_reduce_scatter if collective == "reduce_scatter" else _ring_all_gather
+    return tuple(one(num_members, among))
 
 
 def has_algorithm(collective: Collective, algorithm: Algorithm) -> bool:
@@ -101,18 +111,26 @@ def _then(first: Iterator[Move], second: Iterator[Move], *, every_chunk: int = 0
     return [move._replace(last=every_chunk) for move in moves] if every_chunk else moves
 
 
-def _ring_reduce_scatter(n: int) -> Iterator[Move]:
-    """Yield moves: chunk c starts at member c+1, travels round the ring to member c, and is summed on its way."""
+def _ring_reduce_scatter(n: int, sources: Iterable[int] | None = None) -> Iterator[Move]:
+    """Yield moves: chunk c starts at member c+1, travels round the ring to member c, and is summed on its way.
+
+    With `sources`, only those that leave these members.
+    """
+    members = range(n) if sources is None else sorted(sources)
     for step in range(n - 1):
-        for member in range(n):
+        for member in members:
             chunk = (member - 1 - step) % n
             yield Move(step, member, (member + 1) % n, chunk, chunk + 1, adds=True)
 
 
-def _ring_all_gather(n: int) -> Iterator[Move]:
-    """Yield moves: each chunk starts at its owner and travels round the ring to all members."""
+def _ring_all_gather(n: int, sources: Iterable[int] | None = None) -> Iterator[Move]:
+    """Yield moves: each chunk starts at its owner and travels round the ring to all members.
+
+    With `sources`, only those that leave these members.
+    """
+    members = range(n) if sources is None else sorted(sources)
     for step in range(n - 1):
-        for member in range(n):
+        for member in members:
             chunk = (member - step) % n
             yield Move(step, member, (member + 1) % n, chunk, chunk + 1, adds=False)
 

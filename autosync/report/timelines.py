@@ -10,7 +10,8 @@ from autosync.pictures.paired_steps import NamedTimeline, paired_steps_picture
 from autosync.pictures.trace_file import RankTrace, ranks_of, read_trace
 from autosync.report.study_report import StudyReport
 from autosync.search.candidates import default_as_strategy
-from autosync.simulators.timeline.simulator import MOST_RANKS, TimelineSimulator
+from autosync.simulators.timeline.scene_builder import MOST_RANKS
+from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.representation import Strategy
 

@@ -8,8 +8,9 @@ from typing import Literal
 
 from autosync.plan.lowering import lower
 from autosync.plan.traffic import amortised_traffic
-from autosync.simulators.shared.costs import Costs, link_rate
+from autosync.simulators.shared.costs import link_rate
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.costs import Costs
 from autosync.specs.links import inside_name, interface_name, uplink_name
 from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Strategy

@@ -13,8 +13,8 @@ from autosync.search.rounds import predicted
 from autosync.search.study_folder import StudySettings
 from autosync.simulators.analytical.simulator import AnalyticalSimulator
 from autosync.simulators.interface import Simulator
-from autosync.simulators.shared.costs import Costs
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.costs import Costs
 from autosync.specs.model import ModelSpec
 
 Find = Callable[[ModelSpec, ClusterSpec, Simulator, Costs, int], Candidate | None]

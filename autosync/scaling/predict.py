@@ -18,8 +18,9 @@ from autosync.scaling.warnings import warnings_of
 from autosync.search.candidates import default_as_strategy
 from autosync.simulators.interface import Simulator
 from autosync.simulators.large_clusters import most_detailed
-from autosync.simulators.shared.costs import Costs, usual_costs
+from autosync.simulators.shared.costs import usual_costs
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.costs import Costs
 from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Strategy
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from autosync.scaling.errors import MeasuredErrors
 from autosync.scaling.extension import num_worker_nodes
 from autosync.scaling.prediction import SizePrediction
-from autosync.simulators.timeline.simulator import MOST_RANKS
+from autosync.simulators.timeline.scene_builder import MOST_RANKS
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.specs.profile.quality import profile_warning
@@ -35,7 +35,10 @@ def warnings_of(
         yield "No errors of today's simulators are known, so predictions have no intervals."
     yield from _beyond(sizes)
     if any(size.num_ranks > MOST_RANKS for size in sizes):
-        yield f"More than {MOST_RANKS} ranks are predicted by a coarser simulator, with larger errors."
+        yield (
+            f"On more than {MOST_RANKS} ranks, one node is played for all, and plans with very many messages are "
+            "predicted by a coarser simulator, with larger errors."
+        )
     words = profile_warning(model)
     if words is not None:
         yield f"{words[0].upper()}{words[1:]}."

@@ -17,12 +17,16 @@ from autosync import jsonio
 from autosync.errors import InputError
 from autosync.specs import cluster_rules
 from autosync.specs.calibration import Calibration
+from autosync.specs.cost_profiles import CostChoice, choice_problems
 from autosync.specs.launch_options import KubernetesOptions, RayOptions
 from autosync.specs.launchers import launcher_traits, shares_loopback
 from autosync.units import format_rate, format_size
 
 Role = Literal["worker", "server"]
 BackendName = Literal["gloo", "nccl"]
+
+_FASTEST_PCIE = 32e9
+"""Bytes a second of 16 lanes of PCIe 4.0. Links within a node that are faster are taken for NVLink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +74,8 @@ class ClusterSpec:
     """A cluster.
 
     `alike` lists classes of nodes that may be exchanged for one another. `python` is the path of Python on the nodes,
-    if it differs from the path here. `ray` and `kubernetes` are options of those launchers.
+    if it differs from the path here. `ray` and `kubernetes` are options of those launchers. `costs` says what
+    messages and work cost, None for what is usual for the backend.
     """
 
     name: str
@@ -83,6 +88,7 @@ class ClusterSpec:
     ray: RayOptions | None = None
     kubernetes: KubernetesOptions | None = None
     calibration: Calibration | None = None
+    costs: CostChoice | None = None
 
     def __post_init__(self) -> None:
         problems = cluster_rules.mistakes(
@@ -90,6 +96,8 @@ class ClusterSpec:
         ) or cluster_rules.disagreements(self.nodes, self.alike)
         if self.calibration is not None:
             problems += cluster_rules.strangers(self.calibration, self.nodes, self.racks)
+        if self.costs is not None:
+            problems += choice_problems(self.costs)
         if problems:
             raise InputError(problems)
 
@@ -111,6 +119,16 @@ class ClusterSpec:
     def device_type(self) -> Literal["cpu", "cuda"]:
         """The kind of device on which trials train: NCCL connects GPUs, one for each rank."""
         return "cuda" if self.backend == "nccl" else "cpu"
+
+    @property
+    def profile_of_costs(self) -> str:
+        """The profile of costs: the file's, else the usual one of the backend and of the links within nodes."""
+        if self.costs is not None and self.costs.profile is not None:
+            return self.costs.profile
+        if self.backend == "gloo":
+            return "gloo-cpu"
+        rates = [node.intra_bandwidth or 0.0 for node in self.nodes if node.devices > 1]
+        return "nccl-nvlink" if rates and min(rates) > _FASTEST_PCIE else "nccl-pcie"
 
     @property
     def is_one_machine(self) -> bool:
@@ -220,7 +238,10 @@ def describe(cluster: ClusterSpec) -> str:
                 class_of.get(position, ""),
             )
         )
-    parts = [f"{cluster.name}: launcher {cluster.launcher}, backend {cluster.backend}", _table(rows)]
+    costs = "" if cluster.costs is None and cluster.backend == "gloo" else f", costs {cluster.profile_of_costs}"
+    if cluster.costs is not None and cluster.costs.figures:
+        costs += f" with {_count(len(cluster.costs.figures), 'figure')} changed"
+    parts = [f"{cluster.name}: launcher {cluster.launcher}, backend {cluster.backend}{costs}", _table(rows)]
     if cluster.racks:
         uplinks = [(r.name, format_rate(r.uplink_out), format_rate(r.uplink_in)) for r in cluster.racks]
         parts.append(_table([("rack", "uplink out", "uplink in"), *uplinks]))

@@ -22,6 +22,8 @@ from autosync.near_files import near_path
 from autosync.specs import cluster_repair, cluster_rules, resource_spec
 from autosync.specs.calibration import Calibration
 from autosync.specs.cluster import BackendName, ClusterSpec, Node, Rack, Role
+from autosync.specs.cost_figures import figure_for_file
+from autosync.specs.cost_profiles import CostChoice, choice_problems, read_figures
 from autosync.specs.launch_options import KubernetesOptions, RayOptions
 from autosync.specs.local_hosts import remote_hosts
 
@@ -76,6 +78,7 @@ class _ClusterEntry:
     nodes: tuple[_NodeEntry, ...]
     alike: tuple[tuple[str, ...], ...] = ()
     calibration: Calibration | None = None
+    costs: Mapping[str, object] | None = None
 
 
 def load_cluster(path: Path | str, *, is_run: bool = False) -> ClusterSpec:
@@ -140,6 +143,7 @@ def dump_cluster(cluster: ClusterSpec) -> dict[str, Any]:
         **({"racks": [_dump_rack(rack) for rack in cluster.racks]} if cluster.racks else {}),
         "nodes": [_dump_node(node) for node in cluster.nodes],
         **({"alike": [list(names) for names in cluster.alike]} if cluster.alike else {}),
+        **({"costs": _dump_costs(cluster.costs)} if cluster.costs else {}),
         **({"calibration": documents.to_plain(cluster.calibration)} if cluster.calibration else {}),
     }
 
@@ -191,6 +195,11 @@ def _dump_node(node: Node) -> dict[str, Any]:
     return fields
 
 
+def _dump_costs(costs: CostChoice) -> dict[str, Any]:
+    figures = {name: figure_for_file(name, value) for name, value in costs.figures}
+    return {**({"profile": costs.profile} if costs.profile else {}), **figures}
+
+
 def _dump_rates(key: str, out: float, into: float) -> dict[str, str]:
     if out == into:
         return {key: units.exact_rate(out)}
@@ -225,6 +234,7 @@ class _Builder:
             "alike": (*counted, *self.entry.alike),
             "launcher": self.entry.launcher,
         }
+        costs = self._costs()
         try:
             if not self.problems:
                 cluster = ClusterSpec(
@@ -234,6 +244,7 @@ class _Builder:
                     ray=self.entry.ray,
                     kubernetes=self.entry.kubernetes,
                     calibration=self.entry.calibration,
+                    costs=costs,
                 )
                 found = tuple(remote_hosts(cluster)) if self.is_run else ()
                 if not found:
@@ -295,6 +306,19 @@ class _Builder:
         else:
             return entry.hosts
         return ()
+
+    def _costs(self) -> CostChoice | None:
+        if self.entry.costs is None:
+            return None
+        words = dict(self.entry.costs)
+        profile = words.pop("profile", None)
+        if profile is not None and not isinstance(profile, str):
+            self._wrong(f"{profile!r} is no name", "profile names a profile of costs", ("costs", "profile"))
+            profile = None
+        figures, problems = read_figures(words, ("costs",))
+        choice = CostChoice(profile=profile, figures=tuple(figures.items()))
+        self.problems += [*problems, *choice_problems(choice)]
+        return choice
 
     def _rack(self, entry: _RackEntry, path: ValuePath) -> Rack:
         out, into = self._rates(entry, "uplink", path)

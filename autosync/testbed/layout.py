@@ -80,7 +80,7 @@ class NetworkLayout:
 
 def cluster_key(cluster: ClusterSpec) -> str:
     """Return a hash of the cluster file without its calibration."""
-    return jsonio.content_hash([_VERSION, dump_cluster(replace(cluster, calibration=None))], length=8)
+    return jsonio.content_hash([_VERSION, dump_cluster(replace(cluster, calibration=None, costs=None))], length=8)
 
 
 def plan_layout(cluster: ClusterSpec, slot: int) -> NetworkLayout:

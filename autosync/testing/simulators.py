@@ -24,8 +24,8 @@ from autosync.datasets.schema import Failure, Measurement, Record
 from autosync.errors import InputError
 from autosync.plan.tables import LOCAL_KINDS
 from autosync.simulators.interface import Prediction, Simulator
-from autosync.simulators.shared.costs import Costs, ProcessorCosts
 from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.costs import Costs, ProcessorCosts, ServerCosts, WithinCosts
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.files import dump_strategy
@@ -60,8 +60,17 @@ FREE = Costs(
         transfer=0.0,
         stock_transfer=0.0,
         local=0.0,
+        gradient=0.0,
+        stock_gradient=0.0,
+        update=0.0,
         step=0.0,
     ),
+    bytes_ahead=1e6,
+    bytes_queued=5.8e6,
+    queued_seconds=8e-3,
+    stock_threads=2,
+    within=WithinCosts(hop_seconds=None, native_round_seconds=None, rate=1.5e9),
+    servers=ServerCosts(num_cores=1, update_rate=None),
 )
 """Costs for tests that compute times by hand: only bytes on links take time."""
 

@@ -23,9 +23,9 @@ from autosync.datasets.schema import PlanFacts
 from autosync.documents import STRICT
 from autosync.errors import DocumentError, InputError, Problem, first_problems
 from autosync.errors import Path as ValuePath
-from autosync.simulators.shared.costs import ProcessorCosts
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
+from autosync.specs.cost_profiles import cost_profile
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model, split_dilation
 from autosync.strategy.space import Limits
@@ -99,7 +99,7 @@ class Screen:
 
 def _processor_seconds(facts: PlanFacts) -> float:
     """Return the processor time of a plan's messages and bytes, by the timeline's figures."""
-    costs = ProcessorCosts()
+    costs = cost_profile("gloo-cpu").costs.processor
     num_own = facts.num_sends - facts.num_native_sends
     messages = num_own * costs.of_message(native=False) + facts.num_native_sends * costs.of_message(native=True)
     return messages + facts.sent_bytes * costs.per_byte[0]

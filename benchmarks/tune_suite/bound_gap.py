@@ -34,10 +34,11 @@ from autosync.search.domain import SpaceDomain
 from autosync.search.ground_builder import THOROUGHNESS, simulator_fields
 from autosync.search.proposers.catalogue import open_proposer
 from autosync.search.proposers.interface import Ground
-from autosync.simulators.shared.costs import Costs, ProcessorCosts, usual_costs
+from autosync.simulators.shared.costs import usual_costs
 from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
+from autosync.specs.costs import Costs, ProcessorCosts
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model
 from autosync.strategy.bundle import load_bundle
@@ -127,6 +128,7 @@ def without_costs(costs: Costs) -> Costs:
         rate_added=FREE_RATE,
         local_rates=dict.fromkeys(costs.local_rates, FREE_RATE),
         processor=ProcessorCosts(**nothing),
+        within=replace(costs.within, hop_seconds=None),
     )
 
 

@@ -28,10 +28,11 @@ from autosync.simulators.learned.priors import Lot, lots_of
 from autosync.simulators.learned.ranker import RankerStudent
 from autosync.simulators.learned.simulators import ranker_of
 from autosync.simulators.learned.student import StudentSimulator
-from autosync.simulators.shared.costs import Costs, costs_of
+from autosync.simulators.shared.costs import costs_of
 from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
+from autosync.specs.costs import Costs
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import model_of
 from autosync.strategy.space import Limits, Space

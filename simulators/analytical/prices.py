@@ -24,12 +24,13 @@ from autosync.simulators.analytical.tables import (
     Prices,
 )
 from autosync.simulators.shared.arrays import Records
-from autosync.simulators.shared.costs import Costs
 from autosync.simulators.shared.link_use import instances_of
 from autosync.simulators.shared.rank_classes import Classes, apart, classes_of
+from autosync.simulators.shared.server_work import is_at_server
 from autosync.simulators.shared.shape_costs import ShapeCosts, shape_costs_of
 from autosync.simulators.shared.size_exchange import CONTENT_BYTES, moves_of_sizes
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.costs import Costs
 
 MAX_RANKS_APART = 64
 """The largest number of ranks that are treated separately, so that all templates have the same links. On larger
@@ -161,7 +162,7 @@ class PriceList:
         """Return the price of local work. Each rank does its own, on its shard if the work is sharded."""
         begin, end = shape_costs.first_instance[position], shape_costs.first_instance[position + 1]
         cost = step.cost or step.kind
-        per_element = self._update_seconds if step.kind == "update" else 1.0 / self._costs.local_rate(cost)
+        per_element = self._update_of(step) if step.kind == "update" else 1.0 / self._costs.local_rate(cost)
         fixed, uses, longest = self._costs.local_seconds, dict[int, tuple[float, float]](), 0.0
         first_thread = len(shape_costs.capacity)
         found = instances_of(self._cluster, classes, _shape_of(step))
@@ -174,6 +175,13 @@ class PriceList:
             busy = len(uses) / self._costs.num_processors
             uses[first_thread - 1] = (busy * self._costs.processor.local, busy * longest)
         return _Row(fixed=fixed, unit=longest, ahead=0.0, rounds=0.0, sent=0.0, uses=uses)
+
+    def _update_of(self, step: LocalStep) -> float:
+        """Return the time of an update of one element."""
+        rate = self._costs.servers.update_rate
+        if rate is None or not is_at_server(step.groups, self._cluster.num_workers):
+            return self._update_seconds
+        return 1.0 / rate
 
     def _is_users(self, step: Step) -> bool:
         return (

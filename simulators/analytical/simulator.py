@@ -20,9 +20,10 @@ from autosync.simulators.analytical.units import PartFacts, VariableSizes, units
 from autosync.simulators.calibration import Calibrated, calibrate, trials_of
 from autosync.simulators.interface import Prediction
 from autosync.simulators.shared.arrays import Floats, Integers
-from autosync.simulators.shared.costs import Costs, usual_costs
+from autosync.simulators.shared.costs import usual_costs
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.compute_pace import Pace, at_pace, paces_of
+from autosync.specs.costs import Costs
 from autosync.specs.model import ITEM_BYTES, ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.canonical import canonical_synchroniser

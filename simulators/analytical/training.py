@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from autosync.simulators.analytical.tables import SEGMENT, VARIABLE, ComputePace, ModelStep
-from autosync.simulators.shared.costs import Costs
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.costs import Costs
 from autosync.specs.model import ModelSpec
 
 

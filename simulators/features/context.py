@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from autosync.plan.bound import bound, rates_of
-from autosync.simulators.shared.costs import Costs
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.costs import Costs
 from autosync.specs.model import ITEM_BYTES, ModelSpec
 
 CONTEXT = (

@@ -19,8 +19,9 @@ from autosync.simulators.features.context import CONTEXT, Scales, context_featur
 from autosync.simulators.interface import Simulator
 from autosync.simulators.large_clusters import most_detailed
 from autosync.simulators.shared.arrays import Floats
-from autosync.simulators.shared.costs import Costs, usual_costs
+from autosync.simulators.shared.costs import usual_costs
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.costs import Costs
 from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Strategy
 

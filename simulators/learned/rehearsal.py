@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from autosync.errors import InputError
 from autosync.simulators.features.reader import StrategyReader
-from autosync.simulators.shared.costs import Costs
 from autosync.specs.cluster import ClusterSpec, Node, Rack
+from autosync.specs.cost_profiles import cost_profile
+from autosync.specs.costs import Costs
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
 from autosync.strategy.presets import build_preset
 
@@ -27,8 +29,8 @@ _TOLERANCE = 1e-3
 @functools.cache
 def rehearsed() -> tuple[float, ...]:
     """Return the figures of the cases: the other simulators' predictions for each strategy, and sums of features."""
-    apart = _read(_cluster(), Costs())
-    return (*apart, *_read(_emulated(), Costs(num_processors=2)))
+    costs = cost_profile("gloo-cpu").costs
+    return (*_read(_cluster(), costs), *_read(_emulated(), replace(costs, num_processors=2)))
 
 
 def _read(cluster: ClusterSpec, costs: Costs) -> tuple[float, ...]:

@@ -1,114 +1,22 @@
-"""The costs of operations on a cluster, except the bytes on its links.
+"""The costs on a cluster: of its profile, with what its file states and what its probe found.
 
-Links have rates. A few figures describe everything else, for all transfers and all local work. A probe of the cluster
-measures the rounds (`costs_of`); the other figures are estimates for an ordinary processor.
+A figure that the cluster file states counts. Otherwise a probe of the cluster replaces the profile's figure, where it
+measures one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from statistics import median
 
 from autosync.specs.calibration import Calibration, Curve, Estimate
 from autosync.specs.cluster import ClusterSpec
-
-LOOPBACK_RATE = 1.5e9
-"""The bytes a second between two ranks of a node if the cluster file gives no rate within the node."""
+from autosync.specs.cost_profiles import cost_profile, with_figures
+from autosync.specs.costs import Costs, ProcessorCosts
 
 EMULATING_PROCESSORS = 2
 """The processors of the machine that emulates a cluster, if no probe counted them: those of the machine on which the
 shipped records were measured."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessorCosts:
-    """The processor time of the engine's work, and of torch's own reducer if it executes a plan.
-
-    - `ask`, `post`, `taken`: for each message, in the lanes that request it, post it and take it.
-    - `asked`, `arrived`: for each message, in the connections that receive the request and the message. The second
-      figure of each pair is for the backend's own collectives.
-    - `per_byte`: for each byte at both ends together, to another node and within a node.
-    - `transfer`, `local`: at the start of a transfer, and for a local operation in addition to its elements.
-    - `gradient`, `update`, `step`: for each ready gradient, for each variable in the step, and for the step itself.
-
-    `docs/notes/timeline.md` explains how these times were found.
-    """
-
-    ask: tuple[float, float] = (27e-6, 0.0)
-    post: tuple[float, float] = (27e-6, 0.0)
-    asked: tuple[float, float] = (31e-6, 21e-6)
-    arrived: tuple[float, float] = (27e-6, 17e-6)
-    taken: tuple[float, float] = (35e-6, 21e-6)
-    per_byte: tuple[float, float] = (1.9e-9, 0.3e-9)
-    transfer: float = 60e-6
-    stock_transfer: float = 20e-6
-    local: float = 20e-6
-    gradient: float = 55e-6
-    stock_gradient: float = 5e-6
-    update: float = 15e-6
-    step: float = 3.2e-3
-
-    def of_message(self, *, native: bool) -> float:
-        """Return the whole cost of a message, at both its ends together."""
-        figures = (self.ask, self.post, self.asked, self.arrived, self.taken)
-        return sum([figure[native] for figure in figures])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
-    """Seconds, and bytes a second.
-
-    - `transfer_seconds`: the time of a transfer on its lane's thread, however short the transfer is;
-    - `round_seconds`, `native_round_seconds`: the wait of each round, for our own messages and in the backend's
-      collectives;
-    - `rate_added`: how fast a rank adds up the data that it receives;
-    - `local_seconds`: the time of a local operation on its thread, however small it is;
-    - `local_rates`: elements a second, by kind of cost (the part before the colon, or all of it);
-    - `num_processors` of the machine on which the cluster is emulated, None if each node has its own;
-    - `link_share`: the share of a link's rate that payload gets;
-    - `bytes_ahead`: the bytes that a sender's socket takes beyond those that have left its link;
-    - `bytes_queued`: the most bytes of others for which a request waits in the queue of the receiver's link;
-    - `queued_seconds`: the longest time that a request waits for bytes of others in the queue of its sender's link;
-    - `payload_share` (only for the timeline): the share of a link's rate that payload gets message by message;
-    - `hop_seconds` (only for the timeline): the travel time of the shortest message;
-    - `processor` (only for the timeline): see `ProcessorCosts`.
-    """
-
-    transfer_seconds: float = 120e-6
-    round_seconds: float = 120e-6
-    native_round_seconds: float = 170e-6
-    rate_added: float = 2.5e9
-    local_seconds: float = 60e-6
-    local_rates: Mapping[str, float] = field(default_factory=lambda: dict(_LOCAL_RATES))
-    num_processors: int | None = None
-    link_share: float = 0.97
-    bytes_ahead: float = 1e6
-    bytes_queued: float = 5.8e6
-    queued_seconds: float = 8e-3
-    payload_share: float = 0.99
-    hop_seconds: float = 30e-6
-    processor: ProcessorCosts = field(default_factory=ProcessorCosts)
-
-    def local_rate(self, cost: str) -> float:
-        """Return the elements a second for a kind of cost."""
-        return self.local_rates.get(cost) or self.local_rates.get(cost.partition(":")[0], 1e9)
-
-
-_LOCAL_RATES: Mapping[str, float] = {
-    "average": 1.5e9,
-    "norm": 1e9,
-    "copy": 2e9,
-    "take": 2e9,
-    "merge_rows": 2e8,
-    "read_rows": 2e8,
-    "write_rows": 2e8,
-    "rebuild": 2e10,
-    "outer": 3e8,
-    "encode": 2e8,
-    "decode": 4e8,
-    "project": 1e9,
-}
 
 
 def usual_costs(cluster: ClusterSpec) -> Costs:
@@ -125,17 +33,24 @@ def _num_processors(cluster: ClusterSpec) -> int | None:
 
 
 def costs_of(cluster: ClusterSpec, *, num_processors: int | None = None) -> Costs:
-    """Return the costs on a cluster: those that its probe found, else the defaults."""
+    """Return the costs on a cluster, whose ranks share so many processors of one machine (None: they do not)."""
+    stated = dict(cluster.costs.figures) if cluster.costs is not None else {}
+    ordinary = with_figures(cost_profile(cluster.profile_of_costs).costs, stated)
     calibration = cluster.calibration
     if calibration is None:
-        return Costs(num_processors=num_processors)
-    ordinary = Costs()
-    return Costs(
+        return replace(ordinary, num_processors=num_processors)
+    num_processors = num_processors if calibration.emulated else None
+    if calibration.backend != cluster.backend:
+        # Its messages and rounds were those of another backend. Rates of links are the same.
+        return replace(ordinary, num_processors=num_processors)
+    probed = replace(
+        ordinary,
         round_seconds=_round_seconds(cluster, calibration, ("ring", "halving_doubling")) or ordinary.round_seconds,
         native_round_seconds=_round_seconds(cluster, calibration, ("native",)) or ordinary.native_round_seconds,
-        num_processors=num_processors if calibration.emulated else None,
+        num_processors=num_processors,
         hop_seconds=max(ordinary.hop_seconds, _hop_seconds(calibration, ordinary.processor)),
     )
+    return with_figures(probed, stated)
 
 
 def _hop_seconds(calibration: Calibration, processor: ProcessorCosts) -> float:

@@ -6,6 +6,7 @@ An *instance* is a row here, for those groups of a shape that do the same (see `
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -13,11 +14,12 @@ import numpy as np
 
 from autosync.plan.tables import Shape
 from autosync.simulators.shared.arrays import Floats, Integers
-from autosync.simulators.shared.costs import LOOPBACK_RATE, Costs, link_rate
+from autosync.simulators.shared.costs import link_rate
 from autosync.simulators.shared.link_use import ClusterLink, Instance, instances_of, links_of
 from autosync.simulators.shared.rank_classes import Classes
 from autosync.simulators.shared.uncontended import MemberPlace, seconds_alone
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.costs import Costs
 
 
 class ShapeCosts(NamedTuple):
@@ -62,8 +64,17 @@ def shape_costs_of(cluster: ClusterSpec, classes: Classes, shapes: Sequence[Shap
 def _seconds(shape: Shape, instance: Instance, costs: Costs) -> float:
     if shape.collective is None or instance.num_members == 1:
         return 0.0
-    one_round = costs.native_round_seconds if shape.algorithm == "native" else costs.round_seconds
+    one_round = _native_round(instance, costs) if shape.algorithm == "native" else costs.round_seconds
     return costs.transfer_seconds + instance.num_rounds * one_round
+
+
+def _native_round(instance: Instance, costs: Costs) -> float:
+    """Return the mean wait of a round of the backend's collective: what goes round crosses links of both kinds."""
+    between, within = costs.native_round_seconds, costs.native_round_within
+    if between == within or instance.moved == 0:
+        return between
+    stays = instance.stays / instance.moved
+    return stays * within + (1.0 - stays) * between
 
 
 def _alone(shape: Shape, instance: Instance, places: Sequence[MemberPlace], costs: Costs) -> float:
@@ -71,8 +82,10 @@ def _alone(shape: Shape, instance: Instance, places: Sequence[MemberPlace], cost
     if shape.collective is None or shape.algorithm is None or instance.num_members == 1:
         return 0.0
     members = tuple([places[rank] for rank in instance.group])
-    on_links = seconds_alone(shape.collective, shape.algorithm, members) / instance.num_shares
-    return max(on_links, instance.added / costs.rate_added)
+    flow_limit = math.inf if costs.flow_limit is None else costs.flow_limit
+    on_links = seconds_alone(shape.collective, shape.algorithm, members, flow_limit) / instance.num_shares
+    cores = costs.servers.num_cores if shape.algorithm == "star" else 1
+    return max(on_links, instance.added / (costs.rate_added * cores))
 
 
 def _places(cluster: ClusterSpec, costs: Costs) -> list[MemberPlace]:
@@ -102,7 +115,9 @@ def _rate(cluster: ClusterSpec, kind: str, position: int, costs: Costs) -> float
     node = cluster.nodes[position]
     found = calibration.node(node.name) if calibration else None
     if kind == "within":
-        return link_rate(node.intra_bandwidth or LOOPBACK_RATE, found.rate_within if found else None, costs.link_share)
+        return link_rate(
+            node.intra_bandwidth or costs.within.rate, found.rate_within if found else None, costs.link_share
+        )
     if kind == "out":
         return link_rate(node.bandwidth_out, found.rate_out if found else None, costs.link_share)
     return link_rate(node.bandwidth_in, found.rate_in if found else None, costs.link_share)

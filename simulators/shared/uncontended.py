@@ -11,6 +11,7 @@ busiest link decides.
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
 from typing import NamedTuple
 
@@ -33,17 +34,22 @@ class MemberPlace(NamedTuple):
 
 
 @functools.lru_cache(maxsize=16384)
-def seconds_alone(collective: Collective, algorithm: Algorithm, places: tuple[MemberPlace, ...]) -> float:
-    """Return the seconds for a buffer of one byte (for a gather: a contribution of one byte)."""
+def seconds_alone(
+    collective: Collective, algorithm: Algorithm, places: tuple[MemberPlace, ...], flow_limit: float = math.inf
+) -> float:
+    """Return the seconds for a buffer of one byte (for a gather: a contribution of one byte).
+
+    A connection between two nodes carries at most `flow_limit` bytes a second.
+    """
     if algorithm == "star":
-        return _of_star(collective, places)
+        return _of_star(collective, places, flow_limit)
     if isinstance(algorithm, TreeShape):
-        return _over_trees(collective, algorithm, places)
-    seconds = _of_ring(collective, places) if is_ring(collective, algorithm) else None
-    return _played(collective, algorithm, places) if seconds is None else seconds
+        return _over_trees(collective, algorithm, places, flow_limit)
+    seconds = _of_ring(collective, places, flow_limit) if is_ring(collective, algorithm) else None
+    return _played(collective, algorithm, places, flow_limit) if seconds is None else seconds
 
 
-def _of_ring(collective: Collective, places: tuple[MemberPlace, ...]) -> float | None:
+def _of_ring(collective: Collective, places: tuple[MemberPlace, ...], flow_limit: float) -> float | None:
     """Return the time of all rounds on the slowest link.
 
     None if that link is within a node, or if a node has two of the links between nodes.
@@ -52,15 +58,15 @@ def _of_ring(collective: Collective, places: tuple[MemberPlace, ...]) -> float |
     between = [(source, destination) for source, destination in links if source.node != destination.node]
     if not between or len({source.node for source, _ in between}) < len(between):
         return None
-    slowest = min([min(source.rate_out, destination.rate_in) for source, destination in between])
+    slowest = min([min(source.rate_out, destination.rate_in, flow_limit) for source, destination in between])
     if any(source.rate_within < slowest for source, destination in links if source.node == destination.node):
         return None
     count = 1 if collective == "all_gather_v" else len(places)
     return outline(collective, "ring", len(places)).num_rounds / count / slowest
 
 
-def _over_trees(collective: Collective, shape: TreeShape, places: tuple[MemberPlace, ...]) -> float:
-    """Return the time of the busiest interface, or of the busiest link within a node."""
+def _over_trees(collective: Collective, shape: TreeShape, places: tuple[MemberPlace, ...], flow_limit: float) -> float:
+    """Return the time of the busiest interface, of the busiest link within a node, or of the busiest connection."""
     terms = flow(collective, shape, len(places))
     share = (terms.last - terms.first) / terms.num_chunks
     nodes = np.array([place.node for place in places])
@@ -71,10 +77,12 @@ def _over_trees(collective: Collective, shape: TreeShape, places: tuple[MemberPl
     for kind, ends, counted in (("out", start, leaves), ("in", end, leaves), ("within", start, ~leaves)):
         loads = np.bincount(ends[counted], weights=share[counted], minlength=1)
         seconds += [loads[node] / getattr(rates[node], f"rate_{kind}") for node in np.flatnonzero(loads).tolist()]
+    pairs = (terms.source * len(places) + terms.destination)[leaves]
+    seconds.append(np.bincount(pairs, weights=share[leaves], minlength=1).max() / flow_limit)
     return float(max(seconds))
 
 
-def _of_star(collective: Collective, places: tuple[MemberPlace, ...]) -> float:
+def _of_star(collective: Collective, places: tuple[MemberPlace, ...], flow_limit: float) -> float:
     """Return the time of a star, in which all send at once.
 
     The root's interface is busy for each of the other members, and theirs for the members on their node.
@@ -84,10 +92,13 @@ def _of_star(collective: Collective, places: tuple[MemberPlace, ...]) -> float:
     within = [1.0 / one.rate_within for one in others if one.node == root.node]
     sends = collective == "broadcast"
     of_root = away.total() / (root.rate_out if sends else root.rate_in)
-    return max([of_root, *[count / (one.rate_in if sends else one.rate_out) for one, count in away.items()], *within])
+    of_flow = 1.0 / flow_limit if away else 0.0
+    return max(
+        [of_root, of_flow, *[count / (one.rate_in if sends else one.rate_out) for one, count in away.items()], *within]
+    )
 
 
-def _played(collective: Collective, algorithm: Algorithm, places: tuple[MemberPlace, ...]) -> float:
+def _played(collective: Collective, algorithm: Algorithm, places: tuple[MemberPlace, ...], flow_limit: float) -> float:
     count = 1 if collective in ("gather_v", "all_gather_v") else num_chunks(collective, len(places))
     out_free: dict[int, float] = {}
     in_free: dict[int, float] = {}
@@ -105,7 +116,7 @@ def _played(collective: Collective, algorithm: Algorithm, places: tuple[MemberPl
             found = {}
         source, destination = places[move.source], places[move.destination]
         is_within = source.node == destination.node
-        rate = source.rate_within if is_within else min(source.rate_out, destination.rate_in)
+        rate = source.rate_within if is_within else min(source.rate_out, destination.rate_in, flow_limit)
         brought = [arrived.get((move.source, chunk), (0.0, 0.0)) for chunk in range(move.first, move.last)]
         start = max([begin for begin, _ in brought], default=0.0)
         if not is_within:

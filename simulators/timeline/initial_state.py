@@ -46,7 +46,7 @@ def initial_state(scene: Scene, num_iterations: int) -> PlayState:
         ranks=np.zeros(num_ranks, RANK_STATE),
         entries=np.empty(num_entries, ENTRY),
         free_entry=np.zeros(2, np.int64),
-        active=np.empty((len(scene.network.link_rate), num_lines + 1), np.int64),
+        active=np.empty((len(scene.network.link_rate), _most_on_a_link(scene) + 1), np.int64),
         processor_free=np.zeros(scene.times.num_processors),
         passed=np.full((num_iterations, num_ranks, len(scene.program)), np.nan),
     )
@@ -59,6 +59,17 @@ def initial_state(scene: Scene, num_iterations: int) -> PlayState:
                 state.ready[rank, state.ranks[rank].num_ready] = iteration * num_items + part
                 state.ranks[rank].num_ready += 1
     return state
+
+
+@inner
+def _most_on_a_link(scene: Scene) -> int:
+    """Return the largest number of connections of a link."""
+    counts, most = np.zeros(len(scene.network.link_rate), np.int64), 0
+    for line in range(len(scene.lines)):
+        link = scene.lines[line].link
+        counts[link] += 1
+        most = max(most, counts[link])
+    return most
 
 
 @inner

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from autosync.simulators.shared.costs import LOOPBACK_RATE, Costs, link_rate
+from autosync.simulators.shared.costs import link_rate
 from autosync.simulators.timeline.scene import NetworkLinks
 from autosync.specs.calibration import Estimate
 from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.costs import Costs
 from autosync.specs.shaping import bucket
 
 
@@ -28,7 +29,7 @@ def network_of(cluster: ClusterSpec, costs: Costs) -> NetworkLinks:
     pairs = list(zip(cluster.nodes, probed, strict=True))
     # Each rank of a node can send at the full rate within the node at the same time.
     within = [
-        rate(cluster.nodes[rank.node].intra_bandwidth or LOOPBACK_RATE, probed[rank.node].get("within"))
+        rate(cluster.nodes[rank.node].intra_bandwidth or costs.within.rate, probed[rank.node].get("within"))
         for rank in cluster.ranks
     ]
     up = [(rack, uplinks.get(rack.name)) for rack in cluster.racks]
@@ -45,6 +46,9 @@ def network_of(cluster: ClusterSpec, costs: Costs) -> NetworkLinks:
         link_rate=np.array([*(rate(node.bandwidth_out, one.get("out")) for node, one in pairs), *within]),
         link_burst=np.array(
             [*(burst(node.bandwidth_out, one.get("burst_out")) for node, one in pairs), *(0.0 for _ in within)]
+        ),
+        link_flow=np.array(
+            [*(costs.flow_limit or np.inf for _ in cluster.nodes), *(np.inf for _ in within)], dtype=np.float64
         ),
         queue_rate=np.array([*into, *out_of_racks, *into_racks]),
         queue_burst=np.array([*(burst(node.bandwidth_in, one.get("burst_in")) for node, one in pairs), *uplink_bursts]),

@@ -7,16 +7,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autosync.plan.expansion import Move, expand, num_chunks
+from autosync.plan.expansion import Move, expand, num_chunks, ring_moves
+from autosync.plan.outline import is_ring
 from autosync.plan.tables import Shape
+from autosync.plan.types import Algorithm, Collective
 from autosync.simulators.shared.arrays import Flags, Floats, Integers
 from autosync.simulators.shared.size_exchange import moves_of_sizes
+from autosync.simulators.timeline.one_node import (
+    HERE,
+    EqualNodes,
+    hop_of_native_ring,
+    is_same_on_nodes,
+    members_on_node,
+    moves_of_node,
+    senders_to_node,
+)
 from autosync.strategy.shapes.trees import TreeShape
 
 PIECES, NATIVE_RING, IN_WAVES = range(3)
 """The kinds of templates: moves that the engine cuts into pieces, gloo's own all-reduce, and moves over trees."""
-
-_ROOTED = ("reduce", "broadcast", "gather_v")
 
 
 class MoveTables(NamedTuple):
@@ -29,9 +38,9 @@ class MoveTables(NamedTuple):
 
     A template describes a collective among some number of members: its moves in the order of rounds, with the channel
     of each. For each member m, from `first_member[template]` on, `arriving[first_arriving[m] : ...]` has the moves that
-    arrive there, and `leaving` those that leave. If one member represents all, a move that arrives there is a send of
-    another member at the same time: `came_first` and `came_last` are its chunks, and otherwise the chunks that are
-    sent.
+    arrive there, and `leaving` those that leave. If one node represents all, a move that arrives there is a send of
+    another node at the same time: `came_first` and `came_last` are its chunks, and otherwise the chunks that are sent.
+    `channel_hop` then has the node at the other end of each channel (see `one_node`).
 
     `local_share` has for each of `ranks` its part of local work that is sharded.
 
@@ -55,6 +64,7 @@ class MoveTables(NamedTuple):
     first_channel: Integers
     channel_source: Integers
     channel_destination: Integers
+    channel_hop: Integers
     first_move: Integers
     move_round: Integers
     move_first: Integers
@@ -79,76 +89,76 @@ class _MovePattern(NamedTuple):
     is_whole: bool
     moves: tuple[Move, ...]
     came: tuple[Move, ...]
+    hops: tuple[int, ...] = ()
 
 
-def move_tables_of(shapes: Sequence[Shape], *, alike: bool = False) -> MoveTables:
+def move_tables_of(shapes: Sequence[Shape], *, nodes: EqualNodes | None = None) -> MoveTables:
     """Return the tables of these shapes, in their order.
 
-    With `alike`, all ranks do the same and the first represents all.
+    With `nodes`, all nodes do the same and the first represents all. Shapes in which they do not have no messages.
     """
     templates: dict[_MovePattern, int] = {}
     template, has_messages = list[int](), list[bool]()
-    for shape in shapes:
-        has_messages.append(shape.collective is not None and (goes_round(shape) or not alike))
-        for group in shape.groups[:1] if alike else shape.groups:
+    played = [_played_groups(shape, nodes) for shape in shapes]
+    for shape, groups in zip(shapes, played, strict=True):
+        has_messages.append(shape.collective is not None and (nodes is None or is_same_on_nodes(shape, nodes)))
+        for group in groups:
             if not has_messages[-1]:
                 template.append(-1)
                 continue
-            found = _template(shape, len(group))
-            template.append(templates.setdefault(_of_one(found) if alike else found, len(templates)))
-    groups = [[(0,)] if alike else list(shape.groups) for shape in shapes]
-    flat = [group for those in groups for group in those]
+            found = _template(shape, group, nodes)
+            template.append(templates.setdefault(found, len(templates)))
+    flat = [group for groups in played for group in groups]
+    ranks = flat if nodes is None else [members_on_node(group, nodes) for group in flat]
     columns = _columns(list(templates))
     return MoveTables(
         has_messages=np.array(has_messages, dtype=np.bool_),
         outer=_integers([len(shape.within[0]) if shape.within else 1 for shape in shapes]),
-        first_group=_ends([len(those) for those in groups]),
+        first_group=_ends([len(groups) for groups in played]),
         template=_integers(template),
-        group_first=_ends([len(group) for group in flat]),
-        group_size=_integers([len(shape.groups[0]) for shape in shapes] if alike else [len(group) for group in flat]),
-        ranks=_integers([rank for group in flat for rank in group]),
-        local_share=_local_shares(shapes, alike=alike),
+        group_first=_ends([len(some) for some in ranks]),
+        group_size=_integers([len(group) for group in flat]),
+        ranks=_integers([rank for some in ranks for rank in some]),
+        local_share=_local_shares(shapes, played, nodes),
         **columns,
     )
 
 
-def goes_round(shape: Shape) -> bool:
-    """Return whether all members behave the same down to the last message.
-
-    They do not in halving and doubling, whose halves differ, nor between two members, whose data shares the connection
-    with their requests.
-    """
-    if shape.collective is None:
-        return True
-    return shape.algorithm in ("ring", "native") and shape.collective not in _ROOTED and len(shape.groups[0]) > 2
+def _played_groups(shape: Shape, nodes: EqualNodes | None) -> list[tuple[int, ...]]:
+    """Return the groups of which some ranks are simulated."""
+    if nodes is None:
+        return list(shape.groups)
+    return [group for group in shape.groups if members_on_node(group, nodes)]
 
 
-def _local_shares(shapes: Sequence[Shape], *, alike: bool) -> Floats:
-    """Return the part of sharded local work that each rank of each group does; with `alike`, that of the first."""
+def _local_shares(
+    shapes: Sequence[Shape], played: Sequence[Sequence[tuple[int, ...]]], nodes: EqualNodes | None
+) -> Floats:
+    """Return the part of sharded local work that each simulated rank of each group does."""
     found = list[float]()
-    for shape in shapes:
-        for group in shape.groups[:1] if alike else shape.groups:
+    for shape, groups in zip(shapes, played, strict=True):
+        for group in groups:
             weights = shape.weights or (1,) * len(group)
-            shares = [weight / sum(weights) for weight in weights]
-            found += shares[:1] if alike else shares
+            shares = zip(group, weights, strict=True)
+            found += [weight / sum(weights) for rank, weight in shares if nodes is None or rank < nodes.per_node]
     return np.array(found)
 
 
-def _template(shape: Shape, size: int) -> _MovePattern:
-    """Return the template of a group with this many members."""
-    collective, algorithm = shape.collective, shape.algorithm
+def _template(shape: Shape, group: Sequence[int], nodes: EqualNodes | None) -> _MovePattern:
+    """Return the template of a group; with `nodes`, that of its members on the first node."""
+    collective, algorithm, size = shape.collective, shape.algorithm, len(group)
     assert collective is not None
     assert algorithm is not None
     chunks = num_chunks(collective, size, algorithm) if size > 1 else 1
     is_tree = isinstance(algorithm, TreeShape) and size > 1
-    is_ring = (collective, algorithm) == ("all_reduce", "native") and size > 1
-    if is_ring:
+    is_gloos_ring = (collective, algorithm) == ("all_reduce", "native") and size > 1
+    moves: tuple[Move, ...]
+    if is_gloos_ring:
         moves = tuple(Move(0, member, (member + 1) % size, 0, 1, adds=True) for member in range(size))
     else:
-        data = sorted(expand(collective, algorithm, size), key=lambda move: move.round) if size > 1 else []
-        moves = (*moves_of_sizes(collective, algorithm, size), *data)
-    return _MovePattern(
-        kind=NATIVE_RING if is_ring else IN_WAVES if is_tree else PIECES,
+        moves = (*moves_of_sizes(collective, algorithm, size), *_data_moves(collective, algorithm, group, nodes))
+    found = _MovePattern(
+        kind=NATIVE_RING if is_gloos_ring else IN_WAVES if is_tree else PIECES,
         num_members=size,
         num_chunks=chunks,
         widest=algorithm.widest if isinstance(algorithm, TreeShape) else 1,
@@ -158,36 +168,56 @@ def _template(shape: Shape, size: int) -> _MovePattern:
         moves=moves,
         came=moves,
     )
+    return found if nodes is None else _of_node(found, group, nodes)
 
 
-def _of_one(template: _MovePattern) -> _MovePattern:
-    """Return one member's part of a template in which all do the same.
+def _data_moves(
+    collective: Collective, algorithm: Algorithm, group: Sequence[int], nodes: EqualNodes | None
+) -> Sequence[Move]:
+    """Return the moves of a group's data in the order of rounds; with `nodes`, at least those of the first node."""
+    if len(group) == 1:
+        return ()
+    if nodes is not None and is_ring(collective, algorithm):
+        return ring_moves(collective, len(group), senders_to_node(group, nodes))
+    return sorted(expand(collective, algorithm, len(group)), key=lambda move: move.round)
 
-    In each round, as much arrives at the member as it sends.
-    """
-    moves = tuple(move._replace(destination=0) for move in template.moves if move.source == 0)
-    came = tuple(move._replace(source=0) for move in template.moves if move.destination == 0)
-    assert [move.round for move in moves] == [move.round for move in came], "all members do alike"
-    return template._replace(num_members=1, moves=moves, came=came)
+
+def _of_node(template: _MovePattern, group: Sequence[int], nodes: EqualNodes) -> _MovePattern:
+    """Return the first node's part of a template in which all nodes do the same."""
+    count = len(members_on_node(group, nodes))
+    if template.kind == NATIVE_RING:
+        # Each member has one channel; what it sends follows from the number of all members.
+        moves = tuple(move._replace(destination=move.destination % count) for move in template.moves[:count])
+        hops = [hop_of_native_ring(member, group, nodes) for member in range(count)]
+        return template._replace(num_members=count, moves=moves, came=moves, hops=tuple(hops))
+    found = list(moves_of_node(template.moves, group, nodes))
+    return template._replace(
+        num_members=count,
+        moves=tuple([one.move for one in found]),
+        came=tuple([one.came for one in found]),
+        hops=tuple([one.hop for one in found]),
+    )
 
 
 def _columns(templates: Sequence[_MovePattern]) -> dict[str, Any]:
-    sources, destinations, channels = list[int](), list[int](), list[int]()
+    sources, destinations, channels, hops = list[int](), list[int](), list[int](), list[int]()
     num_channels, arriving, leaving = list[int](), list[list[int]](), list[list[int]]()
     flat, came = list[Move](), list[Move]()
     for template in templates:
         moves = template.moves
-        known: dict[tuple[int, int], int] = {}
+        known: dict[tuple[int, int, int], int] = {}
         members: list[tuple[list[int], list[int]]] = [([], []) for _ in range(template.num_members)]
-        for number, move in enumerate(moves, start=len(flat)):
-            channels.append(known.setdefault((move.source, move.destination), len(known)))
+        ways = template.hops or (HERE,) * len(moves)
+        for number, (move, hop) in enumerate(zip(moves, ways, strict=True), start=len(flat)):
+            channels.append(known.setdefault((move.source, move.destination, hop), len(known)))
             members[move.destination][0].append(number)
             members[move.source][1].append(number)
         flat += moves
         came += template.came
         num_channels.append(len(known))
-        sources += [source for source, _ in known]
-        destinations += [destination for _, destination in known]
+        sources += [source for source, _, _ in known]
+        destinations += [destination for _, destination, _ in known]
+        hops += [hop for _, _, hop in known]
         for ours, theirs in members:
             # Over trees, several shares have moves in a round, and both ends have them in the order of shares.
             key = _by_share if template.kind == IN_WAVES else _by_source
@@ -202,6 +232,7 @@ def _columns(templates: Sequence[_MovePattern]) -> dict[str, Any]:
         "first_channel": _ends(num_channels),
         "channel_source": _integers(sources),
         "channel_destination": _integers(destinations),
+        "channel_hop": _integers(hops),
         "first_move": _ends([len(one.moves) for one in templates]),
         "move_round": _integers([move.round for move in flat]),
         "move_first": _integers([move.first for move in flat]),

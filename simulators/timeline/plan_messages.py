@@ -44,6 +44,7 @@ def messages_of(tables: MoveTables, sizes: TransferSizes) -> Messages:
         num_first=np.zeros(num_parts, np.int64),
         channel_source=np.empty(num_channels, np.int64),
         channel_destination=np.empty(num_channels, np.int64),
+        channel_hop=np.empty(num_channels, np.int64),
         first_message=np.zeros(num_channels + 1, np.int64),
         message_bytes=np.empty(num_messages),
     )
@@ -120,6 +121,7 @@ def _copy(sizes: TransferSizes, known: _KnownMessages, number: int, twin: int, f
     for one in range(num_channels):
         found.channel_source[channel + one] = found.channel_source[old_channel + one] + part - old
         found.channel_destination[channel + one] = found.channel_destination[old_channel + one] + part - old
+        found.channel_hop[channel + one] = found.channel_hop[old_channel + one]
         found.first_message[channel + one + 1] = found.first_message[old_channel + one + 1] + message - old_message
     for one in range(found.first_message[old_channel + num_channels] - old_message):
         found.message_bytes[message + one] = found.message_bytes[old_message + one]

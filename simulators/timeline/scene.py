@@ -49,6 +49,8 @@ ENTRY = _record("channel next", "num_bytes", "is_counted")
 class Times(NamedTuple):
     """Times in seconds, and some limits in bytes, that do not depend on links; see `costs`.
 
+    Messages travel for `latency` between nodes, and for `latency_within` within a node.
+
     Pairs have two figures: for the engine's messages and for native ones. A message takes processor time at five
     places: `ask` and `post` in the lanes that request and post it, `asked` in its sender's connection when the request
     comes, `arrived` in its receiver's connection, and `taken` in the lane that takes it. All ranks share
@@ -56,6 +58,7 @@ class Times(NamedTuple):
     """
 
     latency: float
+    latency_within: float
     transfer: float
     local: float
     ask: tuple[float, float]
@@ -76,9 +79,9 @@ class NetworkLinks(NamedTuple):
     """The links between ranks.
 
     `node` has the node of each rank, and `rack` the rack of each node (-1: none). The first links are the ways out of
-    nodes; then come the ways from a rank to others of its node. Each link has a rate in bytes a second, and a burst
-    that passes at once after a pause. The first queues are the ways into nodes; then come the ways out of racks, and
-    the ways into racks. Queues have the same figures as links.
+    nodes; then come the ways from a rank to others of its node. Each link has a rate in bytes a second, a burst that
+    passes at once after a pause, and the most bytes a second of one connection (`link_flow`). The first queues are the
+    ways into nodes; then come the ways out of racks, and the ways into racks. Queues have a rate and a burst too.
     """
 
     node: Integers
@@ -86,6 +89,7 @@ class NetworkLinks(NamedTuple):
     num_racks: int
     link_rate: Floats
     link_burst: Floats
+    link_flow: Floats
     queue_rate: Floats
     queue_burst: Floats
 

@@ -8,47 +8,68 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autosync.plan.tables import ALGORITHMS, COLLECTIVES, LOCAL_KINDS, Shape, Tables
-from autosync.simulators.shared.arrays import Flags, Integers
-from autosync.simulators.shared.costs import Costs
+from autosync.plan.tables import ALGORITHMS, COLLECTIVES, LOCAL_KINDS, Operations, Shape, Tables
+from autosync.simulators.shared.arrays import Flags, Floats, Integers
+from autosync.simulators.shared.server_work import is_at_server
 from autosync.simulators.timeline.links import network_of
-from autosync.simulators.timeline.move_tables import MoveTables, goes_round, move_tables_of
+from autosync.simulators.timeline.message_counts import num_messages
+from autosync.simulators.timeline.move_tables import MoveTables, move_tables_of
+from autosync.simulators.timeline.one_node import EqualNodes, goes_round, is_same_on_nodes
 from autosync.simulators.timeline.scene import NetworkLinks, Scene, Times
 from autosync.simulators.timeline.scene_tables import SceneInputs, scene_of
 from autosync.simulators.timeline.stock_ddp import is_stock
 from autosync.simulators.timeline.training_program import Program, program_of, seconds_at, with_update, with_work
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.compute_pace import USUAL, Pace, paces_of
+from autosync.specs.costs import Costs
 from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Overlap
 
 _UPDATE = LOCAL_KINDS.index("update")
 _NATIVE = ALGORITHMS.index("native")
+_STAR = ALGORITHMS.index("star")
 _IS_GLOOS_OWN = np.array(
     [
         *(one in ("all_reduce", "reduce", "broadcast") for one in COLLECTIVES),
         *(False for _ in range(max(0, len(LOCAL_KINDS) - len(COLLECTIVES)))),
     ]
 )
-_STOCK_THREADS = 2
 _PACE_SLACK_SECONDS = 5e-4
 """The largest loss of time that replayed compute makes up for (see `trials.replay`)."""
 
 
-class SceneBuilder:
-    """Makes scenes of plans of one model on one cluster."""
+MOST_RANKS = 64
+"""The largest number of ranks that are all simulated even if one node could represent all others."""
 
-    def __init__(self, model: ModelSpec, cluster: ClusterSpec, costs: Costs) -> None:
+MOST_MESSAGES = 3_000_000
+"""The largest number of messages a step that are simulated on larger clusters."""
+
+
+class SceneBuilder:
+    """Makes scenes of plans of one model on one cluster.
+
+    With `coarse`, one node represents all wherever all do the same; by default on large clusters, and over NCCL. On
+    smaller clusters only nodes with one rank are represented by one.
+    """
+
+    def __init__(self, model: ModelSpec, cluster: ClusterSpec, costs: Costs, *, coarse: bool | None = None) -> None:
         self._model = model
         self._cluster = cluster
         self._costs = costs
         self._known_paces: dict[tuple[int, ...], tuple[Pace, ...]] = {}
         self._workers = tuple(range(cluster.num_workers))
+        is_large = len(cluster.ranks) > MOST_RANKS or cluster.backend == "nccl"
+        self._is_coarse = is_large if coarse is None else coarse
         # Ranks that share processors wait for each other, so none can represent others.
-        self._is_even = costs.num_processors is None and _is_even(cluster)
+        nodes = _equal_nodes(cluster) if costs.num_processors is None else None
+        if nodes is not None and nodes.per_node > 1 and not self._is_coarse:
+            nodes = None
         network = network_of(cluster, costs)
         self._apart = _PlayedRanks(network, np.array([rank.role == "worker" for rank in cluster.ranks]))
-        self._alike = _PlayedRanks(_first_of(network), np.ones(1, dtype=np.bool_)) if self._is_even else None
+        self._alike: _PlayedRanks | None = None
+        if nodes is not None:
+            self._alike = _PlayedRanks(_first_of(network, nodes), np.ones(nodes.per_node, dtype=np.bool_))
+        self._nodes = nodes
         self._programs: dict[tuple[Overlap, bool], Program] = {}
         self._numbers: dict[Shape, int] = {}
         self._move_tables: dict[bool, MoveTables] = {}
@@ -67,45 +88,79 @@ class SceneBuilder:
     ) -> Scene:
         """Return the scene of a plan whose ranks compute these shares of the batch (empty: even ones).
 
-        If all ranks do the same it has only one of them, except with `every_rank`.
+        If all nodes do the same it has the ranks of only one of them, except with `every_rank`.
         """
         operations, costs = tables.operations, self._costs
-        is_weighed = bool(shares) or self._model.weighs
-        stock = not is_weighed and is_stock(tables, overlap, self._model)
+        stock = self._is_stock(tables, overlap, shares)
         rates = np.array([costs.local_rate(cost) for cost in tables.costs] or [1.0])
         is_update = operations.kind == _UPDATE
         elements = operations.num_elements.astype(np.float64)
-        is_native = operations.is_transfer & (operations.algorithm == _NATIVE) & _IS_GLOOS_OWN[operations.kind]
-        # With several lanes, it is chance whether a request is sent just before or just after another lane's data.
-        has_one_order = not stock and len(np.unique(operations.lane[operations.is_transfer & ~is_native])) < 2
-        is_same = all(self._is_same_for_all(shape) for shape in tables.shapes)
-        # If there are fewer elements than members, only some members have a chunk to send.
-        has_chunks = bool((operations.num_elements[operations.is_transfer] >= len(self._workers)).all())
-        paces = self._paces(shares)
-        has_one_pace = len(set(paces)) == 1
-        alike = self._is_even and not every_rank and has_one_order and is_same and has_chunks and has_one_pace
+        is_native, paces = self._are_native(operations), self._paces(shares)
+        alike = not every_rank and self._are_alike(tables, overlap, shares)
         place = self._alike if alike and self._alike is not None else self._apart
         program = with_update(self._program(tables, overlap, stock=stock), users_elements * self._update_seconds)
-        numbers = self._shapes(tables.shapes)
+        numbers = self._numbers_of(tables.shapes)
         scene = scene_of(
             SceneInputs(
                 operations=operations._replace(shape=numbers[operations.shape]),
                 gates=tables.gates,
                 num_lanes=max(1, tables.num_queues),
-                lane_width=_STOCK_THREADS if stock else 1,
-                move_tables=self._move_tables[alike],
+                lane_width=costs.stock_threads if stock else 1,
+                move_tables=self._tables_of_moves(alike=alike),
                 network=place.network,
                 times=self._times(stock=stock),
                 trains=place.trains,
                 program=program,
                 # The reducer averages while it communicates.
                 local_work=np.where(is_update | stock, 0.0, elements / rates[operations.cost]),
-                local_seconds=np.where(is_update, elements * self._update_seconds, 0.0),
+                local_seconds=np.where(is_update, elements * self._update_of(operations, tables.shapes), 0.0),
+                added_share=np.where(operations.algorithm == _STAR, 1.0 / costs.servers.num_cores, 1.0),
                 by_users=by_users,
                 is_native=is_native,
+                is_one_node=alike,
             )
         )
         return _at_paces(scene, program, paces[: len(place.trains)])
+
+    def is_affordable(self, tables: Tables, overlap: Overlap, shares: Sequence[int] = ()) -> bool:
+        """Return whether a plan's messages are few enough to simulate all of them."""
+        return self._are_alike(tables, overlap, shares) or num_messages(tables) <= MOST_MESSAGES
+
+    def _is_stock(self, tables: Tables, overlap: Overlap, shares: Sequence[int]) -> bool:
+        is_weighed = bool(shares) or self._model.weighs
+        return not is_weighed and is_stock(tables, overlap, self._model)
+
+    def _are_native(self, operations: Operations) -> Flags:
+        """Return which operations are collectives of the backend."""
+        is_native: Flags = operations.is_transfer & (operations.algorithm == _NATIVE)
+        if self._cluster.backend == "gloo":
+            # The engine has gloo's other collectives as rounds of its own.
+            is_native &= _IS_GLOOS_OWN[operations.kind]
+        return is_native
+
+    def _are_alike(self, tables: Tables, overlap: Overlap, shares: Sequence[int]) -> bool:
+        """Return whether one node represents all in a plan."""
+        if self._alike is None or len(set(self._paces(shares))) > 1:
+            return False
+        if not all(self._is_same_for_all(shape) for shape in tables.shapes):
+            return False
+        operations = tables.operations
+        # If there are fewer elements than members, only some members have a chunk to send.
+        if (operations.num_elements[operations.is_transfer] < len(self._workers)).any():
+            return False
+        if self._is_coarse:
+            return True
+        # With several lanes, it is chance whether a request is sent just before or just after another lane's data.
+        by_engine = operations.is_transfer & ~self._are_native(operations)
+        return not self._is_stock(tables, overlap, shares) and len(np.unique(operations.lane[by_engine])) < 2
+
+    def _update_of(self, operations: Operations, shapes: Sequence[Shape]) -> Floats:
+        """Return the seconds of an update of one element, for each operation."""
+        rate = self._costs.servers.update_rate
+        if rate is None:
+            return np.full(len(operations.shape), self._update_seconds)
+        at_server = np.array([is_at_server(shape.groups, len(self._workers)) for shape in shapes], dtype=np.bool_)
+        return np.where(at_server[operations.shape], 1.0 / rate, self._update_seconds)
 
     def _paces(self, shares: Sequence[int]) -> tuple[Pace, ...]:
         """Return the pace of each rank. Ranks that only serve have the usual one."""
@@ -117,16 +172,26 @@ class SceneBuilder:
         return found
 
     def _is_same_for_all(self, shape: Shape) -> bool:
-        """Return whether all workers take part, in one group, and do the same in it."""
+        """Return whether all nodes do the same; on small clusters, whether all workers do, in one group."""
+        if self._nodes is not None and self._is_coarse:
+            return is_same_on_nodes(shape, self._nodes)
         return shape.groups == (self._workers,) and not shape.within and goes_round(shape)
 
-    def _shapes(self, shapes: Sequence[Shape]) -> Integers:
+    def _numbers_of(self, shapes: Sequence[Shape]) -> Integers:
         """Return the numbers of shapes in the tables, which are made again if a shape is new."""
-        if not self._move_tables or any(shape not in self._numbers for shape in shapes):
+        if any(shape not in self._numbers for shape in shapes):
+            self._move_tables.clear()
             for shape in shapes:
                 self._numbers.setdefault(shape, len(self._numbers))
-            self._move_tables = {alike: move_tables_of(list(self._numbers), alike=alike) for alike in (False, True)}
         return np.array([self._numbers[shape] for shape in shapes], dtype=np.int64)
+
+    def _tables_of_moves(self, *, alike: bool) -> MoveTables:
+        """Return the moves of all known shapes, of every rank or of the first node."""
+        found = self._move_tables.get(alike)
+        if found is None:
+            nodes = self._nodes if alike else None
+            found = self._move_tables[alike] = move_tables_of(list(self._numbers), nodes=nodes)
+        return found
 
     def _program(self, tables: Tables, overlap: Overlap, *, stock: bool) -> Program:
         """Return the program of a plan.
@@ -151,6 +216,7 @@ class SceneBuilder:
         costs, processor = self._costs, self._costs.processor
         return Times(
             latency=costs.hop_seconds,
+            latency_within=costs.hop_within,
             transfer=processor.stock_transfer if stock else processor.transfer,
             local=0.0 if stock else processor.local,
             ask=processor.ask,
@@ -184,22 +250,25 @@ def _at_paces(scene: Scene, program: Program, paces: Sequence[Pace]) -> Scene:
     return scene
 
 
-def _is_even(cluster: ClusterSpec) -> bool:
-    """Return whether all nodes are the same, each with one worker."""
+def _equal_nodes(cluster: ClusterSpec) -> EqualNodes | None:
+    """Return the nodes of a cluster if all are the same workers; None if they differ, or if there is one."""
     kinds = {replace(node, name="", host="") for node in cluster.nodes}
-    if len(kinds) > 1 or cluster.racks or len(cluster.ranks) != len(cluster.nodes):
-        return False
-    return cluster.num_workers == len(cluster.ranks) and cluster.calibration is None
+    if len(kinds) > 1 or cluster.racks or cluster.calibration is not None or len(cluster.nodes) == 1:
+        return None
+    if cluster.num_workers != len(cluster.ranks):
+        return None
+    return EqualNodes(len(cluster.nodes), cluster.nodes[0].devices)
 
 
-def _first_of(network: NetworkLinks) -> NetworkLinks:
+def _first_of(network: NetworkLinks, nodes: EqualNodes) -> NetworkLinks:
     """Return the network of only the first node."""
-    num_nodes = len(network.rack)
+    links = [0, *range(nodes.num_nodes, nodes.num_nodes + nodes.per_node)]
     return network._replace(
-        node=network.node[:1],
+        node=network.node[: nodes.per_node],
         rack=network.rack[:1],
-        link_rate=network.link_rate[[0, num_nodes]],
-        link_burst=network.link_burst[[0, num_nodes]],
+        link_rate=network.link_rate[links],
+        link_burst=network.link_burst[links],
+        link_flow=network.link_flow[links],
         queue_rate=network.queue_rate[:1],
         queue_burst=network.queue_burst[:1],
     )

@@ -10,6 +10,7 @@ from autosync.plan.tables import EVENTS, Gates, Operations
 from autosync.simulators.jit import borrows_inner, called, inner
 from autosync.simulators.shared.arrays import Flags, Floats, Integers, Records
 from autosync.simulators.timeline.move_tables import MoveTables
+from autosync.simulators.timeline.one_node import BEFORE, HERE, NEXT
 from autosync.simulators.timeline.plan_messages import messages_of
 from autosync.simulators.timeline.scene import CHANNEL, LINE, PART, TAKE, NetworkLinks, Scene, Times
 from autosync.simulators.timeline.training_program import Program
@@ -28,8 +29,9 @@ class SceneInputs(NamedTuple):
     """The inputs of a scene.
 
     For each operation, `local_work` is the processor time of local work on all its elements, and `local_seconds` its
-    time without a processor. `by_users` marks the updates that the user's optimizer makes while training computes.
-    `lane_width` is the number of transfers of a lane that run at a time.
+    time without a processor. `added_share` is the share of received bytes that one core adds up. `by_users` marks the
+    updates that the user's optimizer makes while training computes. `lane_width` is the number of transfers of a lane
+    that run at a time. `is_one_node`: the ranks are those of a node that represents all.
     """
 
     operations: Operations
@@ -43,8 +45,10 @@ class SceneInputs(NamedTuple):
     program: Program
     local_work: Floats
     local_seconds: Floats
+    added_share: Floats
     by_users: Flags
     is_native: Flags
+    is_one_node: bool
 
 
 @called
@@ -77,7 +81,7 @@ def scene_of(inputs: SceneInputs) -> Scene:
         urgency=operations.message,
         every=operations.every,
         parts=parts,
-        takes=_takes(messages),
+        takes=_takes(inputs, parts, messages),
         channels=channels,
         lines=lines,
         message_bytes=messages.message_bytes,
@@ -131,11 +135,17 @@ def _add_messages(inputs: SceneInputs, parts: Records, messages: Messages, is_sh
 
 
 @inner
-def _takes(messages: Messages) -> Records:
+def _takes(inputs: SceneInputs, parts: Records, messages: Messages) -> Records:
     takes = np.empty(len(messages.take_channel), TAKE)
     for take in range(len(takes)):
         takes[take].channel, takes[take].ordinal = messages.take_channel[take], messages.take_ordinal[take]
         takes[take].added_bytes = messages.take_added_bytes[take]
+    for part in range(len(parts)):
+        share = inputs.added_share[parts[part].operation]
+        if share != 1.0:
+            first = parts[part].first_take
+            for take in range(first, first + parts[part].num_takes):
+                takes[take].added_bytes *= share
     return takes
 
 
@@ -176,8 +186,7 @@ def _parts(inputs: SceneInputs, first_part: Integers, part_of: Integers) -> Reco
 def _channels(inputs: SceneInputs, parts: Records, messages: Messages) -> tuple[Records, Records]:
     """Return the channels and the connections that they use."""
     context, num_contexts = _contexts(inputs)
-    num_ranks, network = len(inputs.trains), inputs.network
-    num_nodes = len(network.rack)
+    num_ranks = len(inputs.trains)
     channels = np.empty(len(messages.channel_source), CHANNEL)
     for channel in range(len(channels)):
         one, source, destination = (
@@ -185,31 +194,39 @@ def _channels(inputs: SceneInputs, parts: Records, messages: Messages) -> tuple[
             messages.channel_source[channel],
             messages.channel_destination[channel],
         )
-        operation = parts[source].operation
-        first = context[operation] * num_ranks
+        operation, hop, back = parts[source].operation, 0, 0
+        if inputs.is_one_node:
+            hop = messages.channel_hop[channel]
+            back = HERE if hop == HERE else BEFORE if hop == NEXT else NEXT
+        first = context[operation]
         one.source, one.destination, one.first_message = source, destination, messages.first_message[channel]
         one.num_messages = messages.first_message[channel + 1] - messages.first_message[channel]
-        one.line = (first + parts[source].rank) * num_ranks + parts[destination].rank
-        one.back = (first + parts[destination].rank) * num_ranks + parts[source].rank
+        there, here = parts[destination].rank, parts[source].rank
+        one.line = ((hop * num_contexts + first) * num_ranks + here) * num_ranks + there
+        one.back = ((back * num_contexts + first) * num_ranks + there) * num_ranks + here
         one.is_native = inputs.is_native[operation]
-        if num_ranks == 1:
-            one.back += num_contexts
-    # If one rank represents all, requests have connections of their own: it receives from one rank and sends to
-    # another.
-    lines = np.empty(num_contexts * (num_ranks * num_ranks if num_ranks > 1 else 2), LINE)
+    return channels, _lines(inputs, num_contexts)
+
+
+@inner
+def _lines(inputs: SceneInputs, num_contexts: int) -> Records:
+    """Return the connections. If one node represents all, each has also those to the next node and the one before."""
+    num_ranks, network = len(inputs.trains), inputs.network
+    num_nodes = len(network.rack)
+    lines = np.empty((3 if inputs.is_one_node else 1) * num_contexts * num_ranks * num_ranks, LINE)
     for line in range(len(lines)):
         one = lines[line]
-        sender = line // num_ranks % num_ranks
+        sender, is_there = line // num_ranks % num_ranks, line >= num_contexts * num_ranks * num_ranks
         start, end = network.node[sender], network.node[line % num_ranks]
         one.link, one.queue, one.rack_out, one.rack_in = start, end, -1, -1
-        if start == end and num_ranks > 1:
+        if start == end and not is_there:
             one.link, one.queue = num_nodes + sender, -1
         elif network.rack[start] != network.rack[end]:
             if network.rack[start] >= 0:
                 one.rack_out = num_nodes + network.rack[start]
             if network.rack[end] >= 0:
                 one.rack_in = num_nodes + network.num_racks + network.rack[end]
-    return channels, lines
+    return lines
 
 
 @inner

@@ -8,40 +8,42 @@ from typing import Any
 import numpy as np
 
 from autosync.datasets.schema import Record
+from autosync.plan.compiled.data import Plans
 from autosync.plan.compiled.lowering import Lowering
 from autosync.plan.compiled.tables import tables_at
+from autosync.plan.tables import Tables
 from autosync.simulators.calibration import MAX_TRIALS, TimeScale, scale, trials_of
 from autosync.simulators.interface import Prediction
 from autosync.simulators.shared.checked_lowering import lowered
-from autosync.simulators.shared.costs import Costs, usual_costs
+from autosync.simulators.shared.costs import usual_costs
 from autosync.simulators.timeline.explanation import Explanation, explanation_of
 from autosync.simulators.timeline.kernel import play
 from autosync.simulators.timeline.scene import Played, Scene
-from autosync.simulators.timeline.scene_builder import SceneBuilder
+from autosync.simulators.timeline.scene_builder import MOST_RANKS, SceneBuilder
 from autosync.simulators.timeline.steady_state import step_seconds
 from autosync.simulators.timeline.trace import trace_of
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.costs import Costs
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.representation import Strategy
 from autosync.strategy.shares import are_even
 
-MOST_RANKS = 64
-"""The largest number of ranks; larger clusters have too many messages to simulate (see `simulators.large_clusters`)."""
-
 _BATCH = 64
 
 
 class TimelineSimulator:
-    """Predicts by simulating plans, event by event."""
+    """Predicts by simulating plans, event by event; `coarse` is explained in `scene_builder`."""
 
     name = "timeline"
 
-    def __init__(self, model: ModelSpec, cluster: ClusterSpec, *, costs: Costs | None = None) -> None:
+    def __init__(
+        self, model: ModelSpec, cluster: ClusterSpec, *, costs: Costs | None = None, coarse: bool | None = None
+    ) -> None:
         self._model = model
         self._cluster = cluster
         self._costs = costs or usual_costs(cluster)
-        self._builder = SceneBuilder(model, cluster, self._costs)
+        self._builder = SceneBuilder(model, cluster, self._costs, coarse=coarse)
         self._lowering = Lowering(model, cluster)
         self._scale = TimeScale()
         self._learned: dict[str, float] = {}
@@ -54,9 +56,24 @@ class TimelineSimulator:
     def learn(self, records: Sequence[Record]) -> None:
         """Learn the factor by which measured steps are longer than simulated ones, and the remaining uncertainty."""
         trials = trials_of(records, self._model, self._cluster)[-MAX_TRIALS:]
+        affordable = self.are_affordable([one.strategy for one in trials])
+        trials = [one for one, is_affordable in zip(trials, affordable, strict=True) if is_affordable]
         new = {one.strategy_id: one.strategy for one in trials if one.strategy_id not in self._learned}
         self._learned.update(zip(new, self._played(list(new.values())), strict=True))
         self._scale = scale(np.array([self._learned[one.strategy_id] for one in trials]), trials)
+
+    def are_affordable(self, strategies: Sequence[Strategy]) -> list[bool]:
+        """Return for each strategy whether its messages are few enough to simulate all of them."""
+        if len(self._cluster.ranks) <= MOST_RANKS:
+            return [True] * len(strategies)
+        found: list[bool] = []
+        for begin in range(0, len(strategies), _BATCH):
+            some = strategies[begin : begin + _BATCH]
+            plans = self._lowered(some)
+            for number, strategy in enumerate(some):
+                tables = self._tables(plans, number)
+                found.append(self._builder.is_affordable(tables, strategy.overlap, _uneven(strategy)))
+        return found
 
     def _played(self, strategies: Sequence[Strategy]) -> Iterator[float]:
         """Yield the simulated seconds of a step for each strategy."""
@@ -86,25 +103,35 @@ class TimelineSimulator:
         plan, scene = lowered(strategy, self._model, self._cluster), self.scene(strategy, every_rank=True)
         return trace_of(plan, self._cluster, scene, play(scene, all_of_them=True))
 
-    def _scenes(self, strategies: Sequence[Strategy], *, every_rank: bool = False) -> Iterator[Scene]:
-        lowering = self._lowering
+    def _lowered(self, strategies: Sequence[Strategy]) -> Plans:
         try:
-            plans = lowering.lower(lowering.encode(strategies))
+            return self._lowering.lower(self._lowering.encode(strategies))
         except KeyError:
             # The check names the strategy and the broken rule.
             for strategy in strategies:
                 legality.check(strategy, self._model, self._cluster)
             raise
+
+    def _tables(self, plans: Plans, number: int) -> Tables:
+        return tables_at(plans, number, self._cluster, shapes=self._lowering.shapes, costs=self._lowering.costs)
+
+    def _scenes(self, strategies: Sequence[Strategy], *, every_rank: bool = False) -> Iterator[Scene]:
+        plans = self._lowered(strategies)
         for number, strategy in enumerate(strategies):
             begin, end = plans.first_operation[number], plans.first_operation[number + 1]
             yield self._builder.scene(
-                tables_at(plans, number, self._cluster, shapes=lowering.shapes, costs=lowering.costs),
+                self._tables(plans, number),
                 strategy.overlap,
                 by_users=plans.by_users[begin:end],
                 users_elements=int(plans.users_elements[number]),
-                shares=() if are_even(strategy.shares) else strategy.shares,
+                shares=_uneven(strategy),
                 every_rank=every_rank,
             )
+
+
+def _uneven(strategy: Strategy) -> tuple[int, ...]:
+    """Return the shares of a strategy; none if they are even."""
+    return () if are_even(strategy.shares) else tuple(strategy.shares)
 
 
 def steady_seconds(scene: Scene, played: Played) -> float:

@@ -28,7 +28,7 @@ class Messages(NamedTuple):
     first `num_first` messages it requests no others; these are the segments that gloo sums first, or the sizes of
     contents.
 
-    For each channel: its parts, and its messages' bytes from `first_message[channel]` on.
+    For each channel: its parts, its `hop` (see `one_node`), and its messages' bytes from `first_message[channel]` on.
     """
 
     first_take: Integers
@@ -42,6 +42,7 @@ class Messages(NamedTuple):
     num_first: Integers
     channel_source: Integers
     channel_destination: Integers
+    channel_hop: Integers
     first_message: Integers
     message_bytes: Floats
 

@@ -49,6 +49,7 @@ def fill_waves(group: GroupPlace, found: Messages) -> None:
         channel = group.channel + one
         found.channel_source[channel] = group.part + tables.channel_source[begins + one]
         found.channel_destination[channel] = group.part + tables.channel_destination[begins + one]
+        found.channel_hop[channel] = tables.channel_hop[begins + one]
         found.first_message[channel + 1] = found.first_message[channel] + counts[one]
     for member in range(num_members_of(tables, template)):
         slot = tables.first_member[template] + member

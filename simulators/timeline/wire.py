@@ -1,9 +1,10 @@
 """The connections and links of the timeline. Compiled.
 
 Each pair of ranks has one connection, in which messages and requests wait in order. The connections of a link share it
-evenly: `served` counts the bytes that each of them has been served so far, and a connection finishes a message when
-`served` reaches its `target`. Rates change only when a connection joins or leaves a link. If bytes come into a
-receiver's link faster than it passes them on, they form a queue there, and all later bytes wait behind it.
+evenly, up to the most that one connection carries: `served` counts the bytes that each of them has been served so far,
+and a connection finishes a message when `served` reaches its `target`. Rates change only when a connection joins or
+leaves a link. If bytes come into a receiver's link faster than it passes them on, they form a queue there, and all
+later bytes wait behind it.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class _Ways(NamedTuple):
     queue_rate: Floats
     queue_burst: Floats
     latency: float
+    latency_within: float
     bytes_queued: float
 
 
@@ -91,6 +93,7 @@ def ways_of(scene: Scene, state: PlayState) -> _Ways:
         network.queue_rate,
         network.queue_burst,
         times.latency,
+        times.latency_within,
         times.bytes_queued,
     )
 
@@ -106,7 +109,7 @@ def _way(ways: _Ways, line: int, most_bytes: float) -> float:
         if queue >= 0:
             _settle_queue(ways, queue)
             longest = max(longest, min(ways.queues[queue].backlog, most_bytes) / ways.queue_rate[queue])
-    return ways.latency + longest
+    return (ways.latency_within if facts.queue < 0 else ways.latency) + longest
 
 
 @inlined
@@ -152,11 +155,18 @@ def _fill(ways: _Ways, line: int, num_bytes: float) -> None:
 
 
 @inlined
+def _served_in(scene: Scene, link: int, seconds: float, count: int) -> float:
+    """Return the bytes that each of so many connections of a link is served in some time."""
+    rate, flow = scene.network.link_rate[link], scene.network.link_flow[link]
+    return float(seconds * rate / count if rate <= flow * count else seconds * flow)
+
+
+@inlined
 def _settle_link(scene: Scene, state: PlayState, link: int) -> None:
     """Update the bytes that each connection of a link has been served until now."""
     ours = state.links[link]
     if ours.num_active > 0:
-        ours.served += (state.heap.now[0] - ours.since) * scene.network.link_rate[link] / ours.num_active
+        ours.served += _served_in(scene, link, state.heap.now[0] - ours.since, ours.num_active)
         ours.since = state.heap.now[0]
 
 
@@ -170,7 +180,7 @@ def passes(scene: Scene, state: PlayState, line: int) -> float:
         return float(state.heap.now[0])
     link = scene.lines[line].link
     ours, rate, num_bytes = state.links[link], scene.network.link_rate[link], 0.0
-    served = ours.served + (state.heap.now[0] - ours.since) * rate / max(1, ours.num_active)
+    served = ours.served + _served_in(scene, link, state.heap.now[0] - ours.since, max(1, ours.num_active))
     for place in range(ours.num_active):
         other = state.lines[state.active[link, place]]
         following = state.entries[other.first].next
@@ -184,7 +194,7 @@ def join(scene: Scene, state: PlayState, line: int, num_bytes: float) -> None:
     """Let a connection send again. After a pause of the link, a burst passes at once."""
     link, ways = scene.lines[line].link, ways_of(scene, state)
     _settle_link(scene, state, link)
-    ours, rate = state.links[link], scene.network.link_rate[link]
+    ours, rate, flow = state.links[link], scene.network.link_rate[link], scene.network.link_flow[link]
     count, burst = ours.num_active, 0.0
     # Its first byte arrives no earlier than this, and not before its earlier messages.
     state.lines[line].arrives = max(state.lines[line].arrives, passes(scene, state, line))
@@ -193,8 +203,8 @@ def join(scene: Scene, state: PlayState, line: int, num_bytes: float) -> None:
         ours.since = state.heap.now[0]
         _fill(ways, line, burst)
     for place in range(count):
-        _flow(ways, state.active[link, place], rate / (count + 1) - rate / count)
-    _flow(ways, line, rate / (count + 1))
+        _flow(ways, state.active[link, place], min(flow, rate / (count + 1)) - min(flow, rate / count))
+    _flow(ways, line, min(flow, rate / (count + 1)))
     state.active[link, count] = line
     ours.num_active += 1
     state.lines[line].target = ours.served + num_bytes - burst
@@ -211,7 +221,8 @@ def _plan_link(scene: Scene, state: PlayState, link: int) -> None:
     target = np.inf
     for place in range(ours.num_active):
         target = min(target, state.lines[state.active[link, place]].target)
-    due = state.heap.now[0] + max(0.0, target - ours.served) * ours.num_active / scene.network.link_rate[link]
+    rate, flow, left = scene.network.link_rate[link], scene.network.link_flow[link], max(0.0, target - ours.served)
+    due = state.heap.now[0] + (left * ours.num_active / rate if rate <= flow * ours.num_active else left / flow)
     if due != ours.due:
         ours.due = due
         push(state.heap, due, link * NUM_KINDS + LINK)
@@ -221,6 +232,7 @@ def _plan_link(scene: Scene, state: PlayState, link: int) -> None:
 def serve(scene: Scene, state: PlayState, link: int) -> None:
     """Remove finished messages from the link and begin those behind them."""
     ours, rate, place, ways = state.links[link], scene.network.link_rate[link], 0, ways_of(scene, state)
+    flow = scene.network.link_flow[link]
     ours.due = np.inf
     _settle_link(scene, state, link)
     while place < ours.num_active:
@@ -238,11 +250,11 @@ def serve(scene: Scene, state: PlayState, link: int) -> None:
             place += 1
             continue
         count = ours.num_active
-        _flow(ways, line, -rate / count)
+        _flow(ways, line, -min(flow, rate / count))
         ours.num_active -= 1
         state.active[link, place] = state.active[link, count - 1]
         for other in range(count - 1):
-            _flow(ways, state.active[link, other], rate / (count - 1) - rate / count)
+            _flow(ways, state.active[link, other], min(flow, rate / (count - 1)) - min(flow, rate / count))
     _plan_link(scene, state, link)
 
 

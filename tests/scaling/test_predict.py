@@ -19,10 +19,11 @@ from autosync.scaling.price import Price
 from autosync.scaling.wording import WIDTH, describe
 from autosync.search.candidates import Candidate, candidate, default_as_strategy
 from autosync.simulators.interface import Simulator
-from autosync.simulators.shared.costs import Costs, usual_costs
+from autosync.simulators.shared.costs import usual_costs
 from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import load_cluster
+from autosync.specs.costs import Costs
 from autosync.specs.model import ModelSpec, OptimizerSpec, Profiled, Segment, Timeline, Variable
 from autosync.strategy.presets import build_preset
 

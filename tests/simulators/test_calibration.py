@@ -12,16 +12,17 @@ from autosync.datasets.schema import Measurement
 from autosync.simulators.analytical.simulator import AnalyticalSimulator
 from autosync.simulators.calibration import MIN_TRIALS, Parameter, Trial, calibrate, scale, trials_of
 from autosync.simulators.shared.arrays import Floats
-from autosync.simulators.shared.costs import Costs
 from autosync.simulators.timeline.simulator import TimelineSimulator
+from autosync.specs.costs import Costs
 from autosync.strategy.representation import Message, Strategy
 from autosync.testing.simulators import small_case
+from tests.helpers.example_costs import GLOO
 from tests.helpers.example_plans import WEIGHT, model_with
 
 STRATEGIES = tuple(
     Strategy(messages=tuple(Message(parts=(f"v{index}",)) for index in range(count))) for count in range(1, 25)
 )
-PRIOR = Costs(transfer_seconds=1e-3, round_seconds=1e-3)
+PRIOR = dataclasses.replace(GLOO, transfer_seconds=1e-3, round_seconds=1e-3)
 KNOBS = (Parameter("transfer_seconds", 0.5), Parameter("round_seconds", 0.5))
 
 
@@ -40,7 +41,7 @@ def trials(truth: Costs, *, noise: float = 0.0, seed: int = 0) -> list[Trial]:
 
 
 def test_hidden_costs_are_found() -> None:
-    found = calibrate(predict, PRIOR, trials(Costs(transfer_seconds=1.6e-3)), parameters=KNOBS)
+    found = calibrate(predict, PRIOR, trials(dataclasses.replace(GLOO, transfer_seconds=1.6e-3)), parameters=KNOBS)
     assert found.num_trials == len(STRATEGIES)
     assert found.costs.transfer_seconds == pytest.approx(1.6e-3, rel=0.1)
     assert found.costs.round_seconds == pytest.approx(PRIOR.round_seconds), "of rounds the trials say nothing"
@@ -48,7 +49,7 @@ def test_hidden_costs_are_found() -> None:
 
 
 def test_one_wild_trial_pulls_nothing_along() -> None:
-    wild = trials(Costs(transfer_seconds=1.6e-3), noise=0.01)
+    wild = trials(dataclasses.replace(GLOO, transfer_seconds=1.6e-3), noise=0.01)
     wild[3] = dataclasses.replace(wild[3], seconds=10 * wild[3].seconds)
     found = calibrate(predict, PRIOR, wild, parameters=KNOBS)
     assert found.costs.transfer_seconds == pytest.approx(1.6e-3, rel=0.15)
@@ -78,7 +79,7 @@ def test_other_trials_of_a_strategy_are_not_unseen() -> None:
 
 
 def test_a_few_trials_change_nothing() -> None:
-    few = trials(Costs(transfer_seconds=2e-3))[: MIN_TRIALS - 1]
+    few = trials(dataclasses.replace(GLOO, transfer_seconds=2e-3))[: MIN_TRIALS - 1]
     assert calibrate(predict, PRIOR, few, parameters=KNOBS).costs == PRIOR
 
 
@@ -88,7 +89,7 @@ def test_payload_gets_no_more_than_the_link() -> None:
     def by_share(costs: Costs, strategies: Sequence[Strategy]) -> Floats:
         return predict(PRIOR, strategies) / costs.link_share
 
-    found = calibrate(by_share, Costs(), fast, parameters=(Parameter("link_share", 1.0),))
+    found = calibrate(by_share, GLOO, fast, parameters=(Parameter("link_share", 1.0),))
     assert found.costs.link_share <= 1.0
 
 
@@ -107,13 +108,15 @@ def test_only_trials_that_tell_something_are_learned_from() -> None:
 def test_a_simulator_learns_the_costs_of_a_cluster_from_its_trials() -> None:
     """Trials made up by a simulator with other costs: what was not seen is predicted better than before."""
     case = small_case(1, num_strategies=48)
-    truth = AnalyticalSimulator(case.model, case.cluster, costs=Costs(native_round_seconds=9e-4, round_seconds=4e-4))
+    truth = AnalyticalSimulator(
+        case.model, case.cluster, costs=dataclasses.replace(GLOO, native_round_seconds=9e-4, round_seconds=4e-4)
+    )
     seconds = [one.seconds for one in truth.predict(case.strategies)]
     records = [
         dataclasses.replace(record, measurement=_steady(took, case.cluster.num_workers))
         for record, took in zip(case.records, seconds, strict=False)
     ]
-    simulator = AnalyticalSimulator(case.model, case.cluster, costs=Costs())
+    simulator = AnalyticalSimulator(case.model, case.cluster, costs=GLOO)
 
     def error() -> float:
         found = simulator.predict(case.strategies[24:])
@@ -128,7 +131,7 @@ def test_a_simulator_learns_the_costs_of_a_cluster_from_its_trials() -> None:
 @pytest.mark.slow
 def test_the_timeline_learns_by_how_much_steps_are_longer() -> None:
     case = small_case()
-    timeline = TimelineSimulator(case.model, case.cluster, costs=Costs())
+    timeline = TimelineSimulator(case.model, case.cluster, costs=GLOO)
     before = [one.seconds for one in timeline.predict(case.strategies)]
     records = [
         dataclasses.replace(record, measurement=_steady(1.1 * took, case.cluster.num_workers))
@@ -184,7 +187,7 @@ def test_figures_within_figures_can_be_moved() -> None:
         return predict(costs.inner, strategies) + costs.both[1]
 
     prior = Nested(inner=PRIOR)
-    measured = trials(Costs(transfer_seconds=1.6e-3))
+    measured = trials(dataclasses.replace(GLOO, transfer_seconds=1.6e-3))
     knobs = (Parameter("inner.transfer_seconds", 0.5), Parameter("both", 0.01))
     found = calibrate(by_both, prior, measured, parameters=knobs).costs
     assert isinstance(found, Nested)

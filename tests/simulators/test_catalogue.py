@@ -12,7 +12,8 @@ from autosync.datasets.schema import Record
 from autosync.errors import UnknownNameError
 from autosync.simulators.catalogue import open_simulator, simulator_names
 from autosync.simulators.interface import Prediction
-from autosync.simulators.timeline.simulator import MOST_RANKS
+from autosync.simulators.timeline import scene_builder
+from autosync.simulators.timeline.scene_builder import MOST_RANKS
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
@@ -34,13 +35,17 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         open_simulator("timelin", case.model, case.cluster)
 
 
-def test_large_clusters_are_predicted_in_closed_form() -> None:
-    model, small, large = two_layers(), cluster_of(*[1] * MOST_RANKS), cluster_of(*[1] * (MOST_RANKS + 1))
-    assert open_simulator("timeline", model, small).name == "timeline"
+def test_very_many_messages_are_predicted_in_closed_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, large = two_layers(), cluster_of(*[1] * (MOST_RANKS + 1))
+    ring, server = build_preset("ddp", model, large), build_preset("ps", model, large)
     found = open_simulator("timeline", model, large)
-    assert found.name == "analytical"
-    strategy = build_preset("ddp", model, large)
-    assert found.predict([strategy]) == open_simulator("analytical", model, large).predict([strategy])
+    played = found.predict([server, ring])
+    monkeypatch.setattr(scene_builder, "MOST_MESSAGES", 100)
+    closed = open_simulator("analytical", model, large).predict([server])
+    # One rank's messages are enough for a ring.
+    assert found.predict([server, ring]) == [*closed, played[1]]
+    assert found.predict([ring, server]) == [played[1], *closed]
+    assert closed[0] != played[0]
 
 
 def test_a_simulator_says_its_own_name() -> None:

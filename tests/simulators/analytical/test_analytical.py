@@ -16,10 +16,10 @@ from autosync.plan.traffic import amortised_traffic
 from autosync.plan.types import Transfer
 from autosync.simulators.analytical.simulator import AnalyticalSimulator
 from autosync.simulators.analytical.totals import TOTALS
-from autosync.simulators.shared.costs import Costs, ProcessorCosts
 from autosync.simulators.shared.size_exchange import CONTENT_BYTES
 from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.costs import Costs
 from autosync.specs.model import ModelSpec
 from autosync.strategy.parts import Partition
 from autosync.strategy.representation import Message, Strategy
@@ -28,6 +28,7 @@ from autosync.strategy.synchronisers.all_reduce import AllReduce
 from autosync.strategy.synchronisers.parameter_server import ParameterServer
 from autosync.strategy.synchronisers.sharded import Sharded
 from autosync.testing.simulators import FREE, small_case, two_layers
+from tests.helpers.example_costs import GLOO
 from tests.helpers.example_plans import cluster_of, examples
 from tests.helpers.random_specs import random_cluster, random_model
 
@@ -137,7 +138,7 @@ def test_no_exact_strategy_beats_the_bound(seed: int) -> None:
 def test_transfers_and_bytes_are_those_of_the_plan(seed: int) -> None:
     """Totals without lowering come to the same as the plan's own transfers."""
     strategies, model, cluster = drawn(seed)
-    simulator = AnalyticalSimulator(model, cluster, costs=Costs())
+    simulator = AnalyticalSimulator(model, cluster, costs=GLOO)
     for strategy, row in zip(strategies, simulator.totals(strategies).tolist(), strict=True):
         plan = lower(strategy, model, cluster)
         transfers = [one for one in plan.operations if isinstance(one, Transfer)]
@@ -153,7 +154,7 @@ def test_transfers_and_bytes_are_those_of_the_plan(seed: int) -> None:
 @pytest.mark.parametrize("overlap", ["backward", "forward"])
 def test_every_synchroniser_and_codec_has_a_price(overlap: str) -> None:
     for name, example in examples("forward" if overlap == "forward" else "backward").items():
-        (found,) = AnalyticalSimulator(example.model, example.cluster, costs=Costs()).predict([example.strategy])
+        (found,) = AnalyticalSimulator(example.model, example.cluster, costs=GLOO).predict([example.strategy])
         assert found.seconds > 0, name
 
 
@@ -166,7 +167,7 @@ def test_it_comes_near_the_timeline() -> None:
     behind them, it may be a third. So it may where dozens follow one another on one lane: the timeline asks for them
     before their turn.
     """
-    case, costs = small_case(1, num_strategies=96), Costs(processor=ProcessorCosts(step=0.0))
+    case, costs = small_case(1, num_strategies=96), replace(GLOO, processor=replace(GLOO.processor, step=0.0))
     near = AnalyticalSimulator(case.model, case.cluster, costs=costs).predict(case.strategies)
     exact = TimelineSimulator(case.model, case.cluster, costs=costs).predict(case.strategies)
     off = np.array([abs(one.seconds / other.seconds - 1) for one, other in zip(near, exact, strict=True)])

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from autosync.simulators.features.choices import CHOICES, choice_features, complexity
 from autosync.simulators.features.context import CONTEXT, context_features
 from autosync.simulators.features.reader import GROUPS, FeatureGroup, StrategyReader, feature_names
-from autosync.simulators.shared.costs import Costs
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import all_parts
 from autosync.strategy.space import Space
 from autosync.testing.simulators import small_case
+from tests.helpers.example_costs import GLOO
 from tests.helpers.random_specs import random_cluster, random_model
 
 _SETS: list[frozenset[FeatureGroup]] = [GROUPS, frozenset({"analytical"}), frozenset({"timeline"}), frozenset()]
@@ -96,7 +96,7 @@ def test_context_is_the_same_in_slow_motion(seed: int, factor: float) -> None:
         for rack in cluster.racks
     )
     slow = dataclasses.replace(cluster, nodes=nodes, racks=racks)
-    costs = Costs()
+    costs = GLOO
     slow_costs = dataclasses.replace(
         costs,
         round_seconds=costs.round_seconds * factor,

@@ -18,7 +18,6 @@ from autosync.runtime.wire import flow_control as flow
 from autosync.runtime.wire import transfer_pieces as pieces
 from autosync.runtime.wire.flow_control import Flow
 from autosync.simulators.jit import called
-from autosync.simulators.shared.costs import Costs
 from autosync.simulators.shared.size_exchange import CONTENT_BYTES
 from autosync.simulators.timeline import transfer_sizes as made
 from autosync.simulators.timeline.move_tables import MoveTables, move_tables_of
@@ -33,6 +32,7 @@ from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Strategy
 from autosync.strategy.shapes.trees import TreeShape
 from autosync.strategy.space import Space
+from tests.helpers.example_costs import GLOO
 from tests.helpers.random_specs import random_cluster, random_model
 from tests.helpers.random_trees import shapes
 from tests.plan.reference.tree_cases import draw_over_trees
@@ -45,7 +45,7 @@ def drawn(seed: int) -> tuple[Strategy, ModelSpec, ClusterSpec]:
 
 
 def scene_of(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Scene:
-    scene: Scene = TimelineSimulator(model, cluster, costs=Costs()).scene(strategy, every_rank=True)
+    scene: Scene = TimelineSimulator(model, cluster, costs=GLOO).scene(strategy, every_rank=True)
     return scene
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autosync.pictures.trace_file import choose_steps, read_trace
-from autosync.simulators.shared.costs import Costs
 from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec, Node, Rack
 from autosync.specs.cluster_file import load_cluster
@@ -24,6 +24,7 @@ from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.space import Space
 from autosync.strategy.synchronisers.all_reduce import AllReduce
 from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from tests.helpers.example_costs import GLOO
 from tests.helpers.example_plans import cluster_of
 from tests.helpers.random_specs import clusters, models
 
@@ -56,7 +57,7 @@ SERVER = Strategy(
 @pytest.mark.parametrize("strategy", [RING, SERVER], ids=["ring", "server"])
 def test_the_critical_path_leads_through_the_step(strategy: Strategy) -> None:
     cluster = cluster_of(1, 1, 1)
-    found = TimelineSimulator(two_layers(), cluster, costs=Costs()).explain(strategy)
+    found = TimelineSimulator(two_layers(), cluster, costs=GLOO).explain(strategy)
     assert found.compute_seconds == pytest.approx(0.06)
     assert found.exposed_seconds == pytest.approx(found.seconds - 0.06)
     assert found.critical_path
@@ -71,7 +72,7 @@ def test_the_critical_path_of_any_strategy_goes_back_in_time_and_ends(
     model: ModelSpec, cluster: ClusterSpec, seed: int
 ) -> None:
     strategy = Space(model=model, cluster=cluster).sample(random.Random(seed))
-    path = TimelineSimulator(model, cluster, costs=Costs()).explain(strategy).critical_path
+    path = TimelineSimulator(model, cluster, costs=GLOO).explain(strategy).critical_path
     assert path
     assert all(one.seconds >= 0 for one in path)
     assert all(before.start_seconds <= after.start_seconds for before, after in itertools.pairwise(path))
@@ -80,7 +81,7 @@ def test_the_critical_path_of_any_strategy_goes_back_in_time_and_ends(
 def test_work_that_takes_no_time_is_passed_once() -> None:
     """Reference DDP ends with local work of no length; the way back must not stand still at it."""
     model, cluster = load_model("resnet18"), load_cluster("4-hosts")
-    path = TimelineSimulator(model, cluster, costs=Costs()).explain(build_preset("ddp", model, cluster)).critical_path
+    path = TimelineSimulator(model, cluster, costs=GLOO).explain(build_preset("ddp", model, cluster)).critical_path
     steps = [(one.operation, one.rank, one.start_seconds) for one in path]
     assert len(steps) == len(set(steps))
     assert path[0].start_seconds < path[-1].start_seconds
@@ -90,7 +91,7 @@ def test_work_that_takes_no_time_is_passed_once() -> None:
 def test_nothing_counts_twice(preset: str) -> None:
     """Stock DDP has two buckets under way at a time: what went on beside another one held it not up."""
     model, cluster = load_model("resnet18"), load_cluster("4-hosts")
-    found = TimelineSimulator(model, cluster, costs=Costs()).explain(build_preset(preset, model, cluster))
+    found = TimelineSimulator(model, cluster, costs=GLOO).explain(build_preset(preset, model, cluster))
     path = found.critical_path
     assert sum(one.seconds for one in path) <= found.seconds * 1.001
     assert all(before.end_seconds <= after.start_seconds + 1e-9 for before, after in itertools.pairwise(path))
@@ -99,17 +100,17 @@ def test_nothing_counts_twice(preset: str) -> None:
 
 def test_links_are_as_busy_as_their_bytes_make_them() -> None:
     """Of three in a ring each sends and receives 4/3 of 20 MB over 100 MB/s; the busiest link comes first."""
-    found = TimelineSimulator(two_layers(), cluster_of(1, 1, 1), costs=Costs(payload_share=1.0)).explain(RING)
+    found = TimelineSimulator(two_layers(), cluster_of(1, 1, 1), costs=replace(GLOO, payload_share=1.0)).explain(RING)
     shares = [link.busy_share for link in found.links]
     assert shares == pytest.approx([4 / 3 * 0.2 / found.seconds] * 6, rel=1e-3)
-    with_server = TimelineSimulator(two_layers(), cluster_of(1, 1, 1), costs=Costs()).explain(SERVER)
+    with_server = TimelineSimulator(two_layers(), cluster_of(1, 1, 1), costs=GLOO).explain(SERVER)
     assert {link.link for link in with_server.links[:2]} == {"interface of n0, in", "interface of n0, out"}
 
 
 @pytest.mark.parametrize("strategy", [RING, SERVER], ids=["ring", "server"])
 def test_a_trace_is_read_as_the_runtimes_is(strategy: Strategy, tmp_path: Path) -> None:
     cluster = cluster_of(1, 1, 1)
-    simulator = TimelineSimulator(two_layers(), cluster, costs=Costs())
+    simulator = TimelineSimulator(two_layers(), cluster, costs=GLOO)
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(simulator.trace(strategy)), encoding="utf-8")
     ranks = read_trace(path)
@@ -140,7 +141,7 @@ def test_links_are_named_whole_and_uplinks_and_insides_are_among_them() -> None:
     )
     racks = (Rack(name="r1", uplink_out=2e7, uplink_in=1e8), Rack(name="r2", uplink_out=1e8, uplink_in=1e8))
     cluster = ClusterSpec(name="racks", nodes=nodes, racks=racks)
-    found = TimelineSimulator(two_layers(), cluster, costs=Costs()).explain(RING)
+    found = TimelineSimulator(two_layers(), cluster, costs=GLOO).explain(RING)
     shares = {one.link: one.busy_share for one in found.links}
     assert set(shares) == {
         *(f"interface of n{number}, {way}" for number in range(2) for way in ("out", "in")),

@@ -13,19 +13,20 @@ from hypothesis import strategies as st
 from autosync.plan.bound import bound
 from autosync.plan.lowering import lower
 from autosync.plan.traffic import amortised_traffic
-from autosync.simulators.shared.costs import Costs, ProcessorCosts
 from autosync.simulators.timeline.kernel import play
 from autosync.simulators.timeline.links import network_of
 from autosync.simulators.timeline.processors import work
 from autosync.simulators.timeline.scene import DUE, RANK_STATE, Heap, Scene
 from autosync.simulators.timeline.simulator import TimelineSimulator, steady_seconds
 from autosync.specs.cluster import ClusterSpec, Rack
+from autosync.specs.costs import Costs
 from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.space import Space
 from autosync.strategy.synchronisers.all_reduce import AllReduce
 from autosync.strategy.synchronisers.parameter_server import ParameterServer
 from autosync.testing.simulators import FREE, two_layers
+from tests.helpers.example_costs import GLOO
 from tests.helpers.example_plans import cluster_of
 from tests.helpers.random_specs import random_cluster, random_model
 
@@ -55,7 +56,7 @@ def test_a_message_after_all_compute_takes_its_time_on_the_wire(topology: str) -
 def test_a_ring_goes_the_way_of_its_maker(topology: str, to: int) -> None:
     """gloo's goes down, the engine's up."""
     strategy = one_message(AllReduce(topology="ring" if topology == "ring" else "native"))
-    scene = TimelineSimulator(two_layers(), cluster_of(1, 1, 1, 1), costs=Costs()).scene(strategy, every_rank=True)
+    scene = TimelineSimulator(two_layers(), cluster_of(1, 1, 1, 1), costs=GLOO).scene(strategy, every_rank=True)
     ranks = scene.parts["rank"]
     ways = {(int(ranks[one["source"]]), int(ranks[one["destination"]])) for one in scene.channels}
     assert ways == {(rank, (rank + to) % 4) for rank in range(4)}
@@ -174,7 +175,7 @@ def test_work_takes_the_processor_that_others_can_use_least(
 def test_work_on_shared_processors_takes_turns() -> None:
     """The same plan where all ranks' work is done by two processors, or by each one's own."""
     model, cluster = two_layers(), cluster_of(1, 1, 1, 1)
-    costs = Costs()
+    costs = GLOO
     apart = seconds_of(one_message(AllReduce(topology="ring")), model, cluster, costs)
     shared = seconds_of(one_message(AllReduce(topology="ring")), model, cluster, replace(costs, num_processors=2))
     assert shared > apart
@@ -184,7 +185,12 @@ def test_work_on_shared_processors_takes_turns() -> None:
 def test_bytes_that_stay_within_a_node_cost_less(ranks: tuple[int, ...], pays: bool) -> None:
     strategy, model, cluster = one_message(AllReduce(topology="ring")), two_layers(), cluster_of(*ranks)
     free, dear = (
-        seconds_of(strategy, model, cluster, Costs(num_processors=2, processor=ProcessorCosts(per_byte=per_byte)))
+        seconds_of(
+            strategy,
+            model,
+            cluster,
+            replace(GLOO, num_processors=2, processor=replace(GLOO.processor, per_byte=per_byte)),
+        )
         for per_byte in ((0.0, 0.0), (2e-8, 0.0))
     )
     assert (dear > 1.2 * free) if pays else (dear == free)
@@ -209,7 +215,7 @@ def test_messages_go_on_while_torch_computes() -> None:
             strategy,
             two_layers(),
             cluster_of(1, 1, 1, 1),
-            Costs(num_processors=2, local_rates={"average": 2.5e6 / seconds}),
+            replace(GLOO, num_processors=2, local_rates={"average": 2.5e6 / seconds}),
         )
         for seconds in (1e-3, 50e-3)
     )
@@ -220,7 +226,7 @@ def test_steps_of_hours_end() -> None:
     """In the least time that can be told from none a fast link sends more than a byte by then."""
     cluster, strategy = cluster_of(1, 1), one_message(ParameterServer(server="n0"))
     fast = replace(cluster, nodes=tuple(replace(node, bandwidth_out=25e9, bandwidth_in=25e9) for node in cluster.nodes))
-    found = seconds_of(strategy, two_layers(backward=1e4), fast, Costs())
+    found = seconds_of(strategy, two_layers(backward=1e4), fast, GLOO)
     assert found == pytest.approx(2e4, rel=1e-3)
 
 
@@ -230,7 +236,7 @@ def test_one_rank_stands_for_all_that_do_alike(topology: str, num_hosts: int) ->
     """Of one merged message, and of two of the same size in two lanes (of the engine's: in one)."""
     model, cluster = two_layers(), cluster_of(*[1] * num_hosts)
     synchroniser = AllReduce(topology="ring" if topology == "ring" else "native")
-    simulator = TimelineSimulator(model, cluster, costs=Costs())
+    simulator = TimelineSimulator(model, cluster, costs=GLOO)
     for messages in (
         (Message(parts=("second", "first"), synchroniser=synchroniser),),
         (
@@ -255,12 +261,12 @@ def test_where_members_differ_each_is_played() -> None:
     names = ("second", "first")
     rings = [Message(parts=(name,), synchroniser=AllReduce(topology="ring"), lane=names.index(name)) for name in names]
     for strategy, where, costs in (
-        (Strategy(messages=tuple(rings)), cluster, Costs()),
-        (one_message(AllReduce(topology="tree")), cluster, Costs()),
-        (one_message(AllReduce(topology="halving_doubling")), cluster, Costs()),
-        (ring, uneven, Costs()),
-        (ring, cluster, Costs(num_processors=2)),
-        (ring, cluster_of(1, 1), Costs()),
+        (Strategy(messages=tuple(rings)), cluster, GLOO),
+        (one_message(AllReduce(topology="tree")), cluster, GLOO),
+        (one_message(AllReduce(topology="halving_doubling")), cluster, GLOO),
+        (ring, uneven, GLOO),
+        (ring, cluster, replace(GLOO, num_processors=2)),
+        (ring, cluster_of(1, 1), GLOO),
     ):
         assert len(TimelineSimulator(model, where, costs=costs).scene(strategy).trains) == len(where.ranks)
 
@@ -272,7 +278,7 @@ def drawn(seed: int) -> tuple[Strategy, ModelSpec, ClusterSpec]:
 
 
 def scene_of(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Scene:
-    scene: Scene = TimelineSimulator(model, cluster, costs=Costs()).scene(strategy, every_rank=True)
+    scene: Scene = TimelineSimulator(model, cluster, costs=GLOO).scene(strategy, every_rank=True)
     return scene
 
 
@@ -283,7 +289,7 @@ def test_a_ring_of_hardly_an_element_for_each_is_played(num_elements: int, topol
     first, second = two_layers().variables
     model = replace(two_layers(), variables=(replace(first, shape=(num_elements,)), second))
     messages = (Message(parts=(name,), synchroniser=AllReduce(topology=topology)) for name in ("second", "first"))  # type: ignore[arg-type]
-    strategy, simulator = Strategy(messages=tuple(messages)), TimelineSimulator(model, EVEN, costs=Costs())
+    strategy, simulator = Strategy(messages=tuple(messages)), TimelineSimulator(model, EVEN, costs=GLOO)
     scene, every = (simulator.scene(strategy, every_rank=all_of_them) for all_of_them in (False, True))
     assert steady_seconds(scene, play(scene)) == pytest.approx(steady_seconds(every, play(every)), rel=0.01)
 
@@ -332,7 +338,7 @@ def test_an_uplink_for_one_host_is_as_a_slower_link_of_that_host() -> None:
 def test_every_operation_of_a_step_takes_place(seed: int) -> None:
     """However lanes and gates hang together, every step ends, and everything that is due in it."""
     strategy, model, cluster = drawn(seed)
-    simulator = TimelineSimulator(model, cluster, costs=Costs())
+    simulator = TimelineSimulator(model, cluster, costs=GLOO)
     scene = simulator.scene(strategy, every_rank=True)
     outcome = simulator.play(strategy, count=2)
     assert len(outcome.step_ends) == 2

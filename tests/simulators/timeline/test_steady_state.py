@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autosync.simulators.shared.costs import Costs
 from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.simulators.timeline.steady_state import (
     LONGEST_LAG,
@@ -20,6 +19,7 @@ from autosync.simulators.timeline.steady_state import (
 from autosync.specs.model_file import load_model
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Overlap
+from tests.helpers.example_costs import GLOO
 from tests.helpers.example_plans import cluster_of
 
 MODEL = load_model("squeezenet")
@@ -30,7 +30,7 @@ NONE, EACH = np.zeros(1, np.int64), np.ones(1, np.int64)
 
 def _seconds(preset: str, overlap: Overlap = "backward", **options: int) -> float:
     strategy = replace(build_preset(preset, MODEL, SLOW, **options), overlap=overlap)
-    return TimelineSimulator(MODEL, SLOW, costs=Costs()).predict([strategy])[0].seconds
+    return TimelineSimulator(MODEL, SLOW, costs=GLOO).predict([strategy])[0].seconds
 
 
 @pytest.mark.parametrize("overlap", ["backward", "forward"])
@@ -58,7 +58,7 @@ def test_the_seldomer_the_cheaper(every: int) -> None:
 
 @pytest.mark.parametrize("preset", ["diloco", "local_sgd", "ssp"])
 def test_what_is_seldom_is_explained_and_traced(preset: str) -> None:
-    simulator, strategy = TimelineSimulator(MODEL, SLOW, costs=Costs()), build_preset(preset, MODEL, SLOW)
+    simulator, strategy = TimelineSimulator(MODEL, SLOW, costs=GLOO), build_preset(preset, MODEL, SLOW)
     found = simulator.explain(strategy)
     assert found.seconds == pytest.approx(simulator.predict([strategy])[0].seconds)
     assert any(one.kind == "transfer" for one in found.critical_path)

@@ -1,0 +1,134 @@
+"""One node that stands for all is predicted as all are, and only nodes that do the same are represented by one."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+import pytest
+
+from autosync.errors import DoesNotApplyError
+from autosync.plan.expansion import expand, ring_moves
+from autosync.plan.lowering import lower
+from autosync.plan.tables import tables_of
+from autosync.plan.types import Collective
+from autosync.simulators.timeline.message_counts import num_messages
+from autosync.simulators.timeline.one_node import EqualNodes, moves_of_node, senders_to_node
+from autosync.simulators.timeline.simulator import TimelineSimulator
+from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.model import ModelSpec
+from autosync.specs.model_file import load_model
+from autosync.strategy.presets import build_preset, preset_names
+from autosync.testing.simulators import two_layers
+from tests.helpers.example_plans import cluster_of
+
+AROUND: tuple[Collective, ...] = ("all_reduce", "reduce_scatter", "all_gather")
+EVERYWHERE = ("ddp", "all_reduce_per_variable", "all_reduce_hierarchical", "horovod_fusion", "fsdp", "sharded")
+
+
+def racks_of(num_nodes: int, per_node: int, rate: float = 1.25e9) -> ClusterSpec:
+    nodes = [
+        Node(
+            name=f"n{number}",
+            host=f"n{number}",
+            devices=per_node,
+            bandwidth_out=rate,
+            bandwidth_in=rate,
+            intra_bandwidth=10e9,
+        )
+        for number in range(num_nodes)
+    ]
+    return ClusterSpec(name="equal", nodes=tuple(nodes))
+
+
+def both(preset: str, model: ModelSpec, cluster: ClusterSpec) -> tuple[float, float, bool]:
+    """Return the seconds of a preset played on one node and on all, and whether one node was enough."""
+    strategy = build_preset(preset, model, cluster)
+    coarse = TimelineSimulator(model, cluster, coarse=True)
+    (one,), (every,) = coarse.predict([strategy]), TimelineSimulator(model, cluster, coarse=False).predict([strategy])
+    return one.seconds, every.seconds, len(coarse.scene(strategy).trains) < len(cluster.ranks)
+
+
+@pytest.mark.parametrize("collective", AROUND)
+@pytest.mark.parametrize("size", [2, 3, 6])
+def test_moves_of_some_members_are_those_among_all(collective: Collective, size: int) -> None:
+    every = sorted(expand(collective, "ring", size))
+    for count in (1, 2, size):
+        for members in itertools.combinations(range(size), count):
+            assert sorted(ring_moves(collective, size, members)) == [one for one in every if one.source in members]
+
+
+@pytest.mark.parametrize("collective", AROUND)
+@pytest.mark.parametrize(("num_nodes", "per_node"), [(2, 2), (3, 1), (4, 3)])
+def test_as_much_comes_to_a_node_in_a_round_as_leaves_it(collective: Collective, num_nodes: int, per_node: int) -> None:
+    nodes, group = EqualNodes(num_nodes, per_node), tuple(range(num_nodes * per_node))
+    moves = ring_moves(collective, len(group), senders_to_node(group, nodes))
+    found = list(moves_of_node(moves, group, nodes))
+    comes = {(one.round, one.destination, one.first) for one in expand(collective, "ring", len(group))}
+    assert len(found) == len({one.round for one in (pair.move for pair in found)}) * per_node
+    for pair in found:
+        assert (pair.came.round, pair.came.destination, pair.came.first) in comes
+        assert (pair.move.source, pair.move.destination) == (pair.came.source, pair.came.destination)
+
+
+@pytest.mark.parametrize("preset", EVERYWHERE)
+@pytest.mark.parametrize(("num_nodes", "per_node"), [(3, 2), (4, 3), (5, 1)])
+def test_one_node_stands_for_all_that_do_the_same(preset: str, num_nodes: int, per_node: int) -> None:
+    cluster = racks_of(num_nodes, per_node, 1e8)
+    try:
+        one, every, is_one = both(preset, two_layers(), cluster)
+    except DoesNotApplyError:
+        pytest.skip("the preset does not apply")
+    assert is_one
+    assert one == pytest.approx(every, rel=0.03)
+
+
+def test_servers_differ_from_other_nodes() -> None:
+    one, every, is_one = both("ps", two_layers(), racks_of(3, 2))
+    assert not is_one
+    assert one == every
+
+
+def test_unequal_nodes_are_all_played() -> None:
+    model, cluster = two_layers(), cluster_of(2, 2, 1)
+    scene = TimelineSimulator(model, cluster, coarse=True).scene(build_preset("ddp", model, cluster))
+    assert len(scene.trains) == len(cluster.ranks)
+
+
+@pytest.mark.parametrize("preset", ["ddp", "ps", "sharded", "all_reduce_hierarchical"])
+def test_messages_are_counted_without_listing_them(preset: str) -> None:
+    model, cluster = two_layers(), racks_of(3, 2)
+    strategy = build_preset(preset, model, cluster)
+    scene = TimelineSimulator(model, cluster).scene(strategy, every_rank=True)
+    found = num_messages(tables_of(lower(strategy, model, cluster)))
+    assert found == pytest.approx(len(scene.message_bytes), rel=0.3)
+
+
+@functools.cache
+def resnet() -> ModelSpec:
+    return load_model("resnet50")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize("num_ranks", [24, 64])
+def test_every_preset_is_predicted_alike_coarsely_and_finely(preset: str, num_ranks: int) -> None:
+    cluster = racks_of(num_ranks // 4, 4)
+    try:
+        one, every, _ = both(preset, resnet(), cluster)
+    except DoesNotApplyError:
+        pytest.skip("the preset does not apply")
+    assert one == pytest.approx(every, rel=0.03)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["horovod_fusion", "ps_load_balanced"])
+def test_there_is_no_cliff_beyond_64_ranks(preset: str) -> None:
+    from autosync.simulators.large_clusters import most_detailed
+
+    found = []
+    for num_nodes in (16, 17):
+        cluster = racks_of(num_nodes, 4)
+        (one,) = most_detailed(resnet(), cluster).predict([build_preset(preset, resnet(), cluster)])
+        found.append(one.seconds)
+    assert found[1] == pytest.approx(found[0], rel=0.1)
