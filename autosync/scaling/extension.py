@@ -154,6 +154,7 @@ def _typical(cluster: ClusterSpec) -> Node:
         bandwidth_out=median(node.bandwidth_out for node in workers),
         bandwidth_in=median(node.bandwidth_in for node in workers),
         intra_bandwidth=_median([node.intra_bandwidth for node in workers]),
+        intra_total=_median([node.intra_total for node in workers]),
         memory_bytes=min([node.memory_bytes for node in workers if node.memory_bytes is not None], default=None),
     )
 

@@ -1,6 +1,6 @@
 """The cluster spec: nodes, ranks, links, and classes of equal nodes.
 
-A node has one network interface; a rank is one process. Worker ranks come first, node by node in the order of the file;
+A node is one machine; a rank is one process. Worker ranks come first, node by node in the order of the file;
 after them comes one rank for each server-only node. Rates are bytes per second in each direction. A spec that breaks a
 rule (`cluster_rules`) cannot be built. `cluster_file` reads and writes files. `calibration` holds measurements, if the
 cluster was probed.
@@ -31,10 +31,12 @@ _FASTEST_PCIE = 32e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One machine with one network interface.
+    """One machine, with the rate of its network interfaces together.
 
     A worker has one rank per device; a server-only node has one rank and no device (`devices` is 0).
-    `intra_bandwidth` is the rate between two ranks of the node, or None if it is unknown. `compute` is the speed of its
+    `intra_bandwidth` is the rate between two ranks of the node, or None if it is unknown. `intra_total` is the rate of
+    what they all share inside the node, such as a PCIe switch, also on the way to the network; None if they share
+    nothing. `nics` is the number of network interfaces. `compute` is the speed of its
     devices, compared with the device on which models are profiled: at 0.5, compute takes twice as long.
     """
 
@@ -48,6 +50,8 @@ class Node:
     rack: str | None = None
     memory_bytes: int | None = None
     compute: float = 1.0
+    intra_total: float | None = None
+    nics: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +225,9 @@ def describe(cluster: ClusterSpec) -> str:
         ranks.setdefault(rank.node, []).append(rank.index)
     classes = [positions for positions in symmetry_classes(cluster) if len(positions) > 1]
     class_of = {position: str(index) for index, positions in enumerate(classes, 1) for position in positions}
-    rows = [("node", "host", "role", "ranks", "out", "in", "within", "memory", "compute", "rack", "alike")]
+    rows = [
+        ("node", "host", "role", "ranks", "out", "in", "within", "in all", "nics", "memory", "compute", "rack", "alike")
+    ]
     for position, node in enumerate(cluster.nodes):
         rows.append(
             (
@@ -232,6 +238,8 @@ def describe(cluster: ClusterSpec) -> str:
                 format_rate(node.bandwidth_out),
                 format_rate(node.bandwidth_in),
                 "" if node.intra_bandwidth is None else format_rate(node.intra_bandwidth),
+                "" if node.intra_total is None else format_rate(node.intra_total),
+                "" if node.nics == 1 else str(node.nics),
                 "" if node.memory_bytes is None else format_size(node.memory_bytes),
                 "" if node.compute == 1 else f"{node.compute:g}",
                 node.rack or "",

@@ -52,6 +52,8 @@ class _NodeEntry:
     rack: str | None = None
     memory: object = None
     compute: float = 1.0
+    intra_total: object = None
+    nics: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +188,10 @@ def _dump_node(node: Node) -> dict[str, Any]:
     fields |= _dump_rates("bandwidth", node.bandwidth_out, node.bandwidth_in)
     if node.intra_bandwidth is not None:
         fields["intra_bandwidth"] = units.exact_rate(node.intra_bandwidth)
+    if node.intra_total is not None:
+        fields["intra_total"] = units.exact_rate(node.intra_total)
+    if node.nics != 1:
+        fields["nics"] = node.nics
     if node.rack is not None:
         fields["rack"] = node.rack
     if node.memory_bytes is not None:
@@ -284,6 +290,8 @@ class _Builder:
             rack=entry.rack,
             memory_bytes=self._value(entry.memory, units.parse_size, (*path, "memory")),
             compute=entry.compute,
+            intra_total=self._value(entry.intra_total, units.parse_rate, (*path, "intra_total")),
+            nics=entry.nics,
         )
         hosts = self._hosts(entry, path)
         if entry.count is None:

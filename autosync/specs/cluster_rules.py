@@ -18,6 +18,7 @@ from autosync.specs.launchers import LAUNCHERS, shares_loopback
 MAX_NODES = 4096
 MAX_DEVICES = 1024
 MAX_RANKS = 16384
+MAX_NICS = 64
 
 # Names and hosts become words of commands (ssh, srun): no character may mean something to a shell or option parser.
 _WORD = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_:.%-]{0,252}")
@@ -29,6 +30,8 @@ _ALIKE_FIELDS = (
     "bandwidth_out",
     "bandwidth_in",
     "intra_bandwidth",
+    "intra_total",
+    "nics",
     "rack",
     "memory_bytes",
     "compute",
@@ -52,6 +55,12 @@ class NodeFields(Protocol):
     def memory_bytes(self) -> int | None: ...
     @property
     def compute(self) -> float: ...
+    @property
+    def intra_bandwidth(self) -> float | None: ...
+    @property
+    def intra_total(self) -> float | None: ...
+    @property
+    def nics(self) -> int: ...
 
 
 class RackFields(Protocol):
@@ -175,8 +184,13 @@ def _in_node(node: NodeFields, place: Path) -> Iterator[Problem]:
     elif node.role == "worker" and not 1 <= node.devices <= MAX_DEVICES:
         rule = f"a worker has 1 to {MAX_DEVICES} devices, one rank each"
         yield Problem(what=f"{node.devices} devices", rule=rule, path=(*place, "devices"))
-    for field in ("bandwidth_out", "bandwidth_in", "intra_bandwidth"):
+    for field in ("bandwidth_out", "bandwidth_in", "intra_bandwidth", "intra_total"):
         yield from _in_rate(getattr(node, field), (*place, field))
+    if node.intra_total is not None and node.intra_bandwidth is not None and node.intra_total < node.intra_bandwidth:
+        rule = "all ranks of a node together have at least the rate between two of them (intra_bandwidth)"
+        yield Problem(what=f"{node.intra_total:g} bytes per second in all", rule=rule, path=(*place, "intra_total"))
+    if not 1 <= node.nics <= MAX_NICS:
+        yield Problem(what=f"{node.nics} interfaces", rule=f"1 to {MAX_NICS} interfaces", path=(*place, "nics"))
     if not 0 < node.compute < math.inf:
         yield Problem(what=f"a speed of {node.compute:g}", rule="a finite number above 0", path=(*place, "compute"))
     if node.memory_bytes is not None and node.memory_bytes < 1:

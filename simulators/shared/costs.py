@@ -6,6 +6,7 @@ measures one.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from statistics import median
 
@@ -82,6 +83,17 @@ def _num_rounds(algorithm: str, num_members: int) -> int:
     if algorithm == "halving_doubling":
         return 2 * max(1, (num_members - 1).bit_length())
     return 2 * max(1, num_members - 1)
+
+
+def flow_limit(cluster: ClusterSpec, node: int, costs: Costs) -> float:
+    """Return the most bytes a second of one connection out of a node; infinite if it can fill the link.
+
+    A connection uses one interface. NCCL opens as many rings as there are interfaces, which are simulated as one.
+    """
+    limit, facts = math.inf if costs.flow_limit is None else costs.flow_limit, cluster.nodes[node]
+    if cluster.backend == "nccl":
+        return limit * facts.nics
+    return limit if facts.nics == 1 else min(limit, facts.bandwidth_out / facts.nics)
 
 
 def link_rate(claimed: float, measured: Estimate | None, share: float) -> float:

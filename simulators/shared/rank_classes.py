@@ -115,7 +115,7 @@ def _kind_of_node(cluster: ClusterSpec, position: int) -> Hashable:
     found = cluster.calibration.node(node.name) if cluster.calibration else None
     measured = () if found is None else (found.rate_out, found.rate_in, found.rate_within)
     probed = tuple([_rough(one) for one in measured])
-    rates = (node.bandwidth_out, node.bandwidth_in, node.intra_bandwidth)
+    rates = (node.bandwidth_out, node.bandwidth_in, node.intra_bandwidth, node.intra_total, node.nics)
     return (node.role, node.devices, node.compute, *rates, uplink, probed)
 
 

@@ -6,7 +6,6 @@ An *instance* is a row here, for those groups of a shape that do the same (see `
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from autosync.plan.tables import Shape
 from autosync.simulators.shared.arrays import Floats, Integers
-from autosync.simulators.shared.costs import link_rate
+from autosync.simulators.shared.costs import flow_limit, link_rate
 from autosync.simulators.shared.link_use import ClusterLink, Instance, instances_of, links_of
 from autosync.simulators.shared.rank_classes import Classes
 from autosync.simulators.shared.uncontended import MemberPlace, seconds_alone
@@ -44,6 +43,7 @@ class ShapeCosts(NamedTuple):
 def shape_costs_of(cluster: ClusterSpec, classes: Classes, shapes: Sequence[Shape], costs: Costs) -> ShapeCosts:
     """Return the columns of these shapes, in their order."""
     places = _places(cluster, costs)
+    limit = min([flow_limit(cluster, node, costs) for node in range(len(cluster.nodes))])
     instances = [[(shape, one) for one in instances_of(cluster, classes, shape)] for shape in shapes]
     flat = [pair for of_shape in instances for pair in of_shape]
     return ShapeCosts(
@@ -52,7 +52,7 @@ def shape_costs_of(cluster: ClusterSpec, classes: Classes, shapes: Sequence[Shap
         first_instance=_ends(map(len, instances)),
         num_members=_integers(one.num_members for _, one in flat),
         seconds=_floats(_seconds(shape, one, costs) for shape, one in flat),
-        alone=_floats(_alone(shape, one, places, costs) for shape, one in flat),
+        alone=_floats(_alone(shape, one, places, limit, costs) for shape, one in flat),
         first_member=_ends(len(one.members) for _, one in flat),
         member=_integers(member for _, one in flat for member in one.members),
         first_use=_ends(len(one.uses) for _, one in flat),
@@ -77,13 +77,12 @@ def _native_round(instance: Instance, costs: Costs) -> float:
     return stays * within + (1.0 - stays) * between
 
 
-def _alone(shape: Shape, instance: Instance, places: Sequence[MemberPlace], costs: Costs) -> float:
+def _alone(shape: Shape, instance: Instance, places: Sequence[MemberPlace], limit: float, costs: Costs) -> float:
     """Return the time of a byte without other traffic, or the time to add it up if that is longer."""
     if shape.collective is None or shape.algorithm is None or instance.num_members == 1:
         return 0.0
     members = tuple([places[rank] for rank in instance.group])
-    flow_limit = math.inf if costs.flow_limit is None else costs.flow_limit
-    on_links = seconds_alone(shape.collective, shape.algorithm, members, flow_limit) / instance.num_shares
+    on_links = seconds_alone(shape.collective, shape.algorithm, members, limit) / instance.num_shares
     cores = costs.servers.num_cores if shape.algorithm == "star" else 1
     return max(on_links, instance.added / (costs.rate_added * cores))
 
@@ -100,7 +99,9 @@ def _capacity(cluster: ClusterSpec, link: ClusterLink, costs: Costs) -> float:
     rate = _rate(cluster, link.kind, link.position, costs)
     if link.kind != "within":
         return rate
-    return rate * max(1, sum(rank.node == link.position for rank in cluster.ranks))
+    total = cluster.nodes[link.position].intra_total
+    together = rate * max(1, sum(rank.node == link.position for rank in cluster.ranks))
+    return together if total is None else min(together, total * costs.link_share)
 
 
 def _rate(cluster: ClusterSpec, kind: str, position: int, costs: Costs) -> float:

@@ -259,7 +259,6 @@ def _busy_links(cluster: ClusterSpec, scene: Scene, seconds: float) -> tuple[Bus
     for field in ("queue", "rack_out", "rack_in"):
         on = lines[field] >= 0
         np.add.at(into, lines[field][on], totals[on])
-    assert len(into) == num_nodes + 2 * len(cluster.racks), "queues are into nodes, then out of and into racks"
     leave = [(number, interface_name(node.name, "out")) for number, node in enumerate(cluster.nodes)]
     leave += [
         (num_nodes + rank.index, inside_name(cluster.nodes[rank.node].name, rank.index))
@@ -269,6 +268,8 @@ def _busy_links(cluster: ClusterSpec, scene: Scene, seconds: float) -> tuple[Bus
     enter = [interface_name(node.name, "in") for node in cluster.nodes]
     enter += [uplink_name(rack.name, "out") for rack in cluster.racks]
     enter += [uplink_name(rack.name, "in") for rack in cluster.racks]
+    enter += [inside_name(node.name) for node in cluster.nodes if node.intra_total is not None]
+    assert len(into) == len(enter), "queues are into nodes, out of and into racks, and inside nodes"
     found = [
         BusyLink(link=name, busy_share=float(out[number] / network.link_rate[number] / seconds))
         for number, name in leave

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autosync.simulators.shared.costs import link_rate
+from autosync.simulators.shared.costs import flow_limit, link_rate
 from autosync.simulators.timeline.scene import NetworkLinks
 from autosync.specs.calibration import Estimate
 from autosync.specs.cluster import ClusterSpec, Node
@@ -32,6 +32,8 @@ def network_of(cluster: ClusterSpec, costs: Costs) -> NetworkLinks:
         rate(cluster.nodes[rank.node].intra_bandwidth or costs.within.rate, probed[rank.node].get("within"))
         for rank in cluster.ranks
     ]
+    buses = [number for number, node in enumerate(cluster.nodes) if node.intra_total is not None]
+    first_bus = len(cluster.nodes) + 2 * len(cluster.racks)
     up = [(rack, uplinks.get(rack.name)) for rack in cluster.racks]
     into = [rate(node.bandwidth_in, one.get("in")) for node, one in pairs]
     out_of_racks = [rate(rack.uplink_out, one.rate_out if one else None) for rack, one in up]
@@ -48,10 +50,28 @@ def network_of(cluster: ClusterSpec, costs: Costs) -> NetworkLinks:
             [*(burst(node.bandwidth_out, one.get("burst_out")) for node, one in pairs), *(0.0 for _ in within)]
         ),
         link_flow=np.array(
-            [*(costs.flow_limit or np.inf for _ in cluster.nodes), *(np.inf for _ in within)], dtype=np.float64
+            [
+                *(flow_limit(cluster, number, costs) for number in range(len(cluster.nodes))),
+                *(np.inf for _ in within),
+            ]
         ),
-        queue_rate=np.array([*into, *out_of_racks, *into_racks]),
-        queue_burst=np.array([*(burst(node.bandwidth_in, one.get("burst_in")) for node, one in pairs), *uplink_bursts]),
+        bus=np.array(
+            [
+                -1 if node.intra_total is None else first_bus + buses.index(number)
+                for number, node in enumerate(cluster.nodes)
+            ],
+            dtype=np.int64,
+        ),
+        queue_rate=np.array(
+            [*into, *out_of_racks, *into_racks, *(rate(cluster.nodes[one].intra_total or 0.0, None) for one in buses)]
+        ),
+        queue_burst=np.array(
+            [
+                *(burst(node.bandwidth_in, one.get("burst_in")) for node, one in pairs),
+                *uplink_bursts,
+                *(0.0 for _ in buses),
+            ]
+        ),
     )
 
 

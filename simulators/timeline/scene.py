@@ -33,7 +33,10 @@ CHANNEL = _record("source destination first_message num_messages line back is_na
 (`back`)."""
 
 LINE = _record("link queue rack_out rack_in")
-"""A connection: the link on which it begins and the queues that it goes through (-1: none)."""
+"""A connection: the link on which it begins and the queues that it goes through (-1: none).
+
+Where it leaves no rack, `rack_out` and `rack_in` are what the ranks of its nodes share inside them.
+"""
 
 PART_STATE = _record("iteration runs step asked post num_sent", "", "is_busy is_open")
 CHANNEL_STATE = _record("posted credit sent arrived")
@@ -81,12 +84,14 @@ class NetworkLinks(NamedTuple):
     `node` has the node of each rank, and `rack` the rack of each node (-1: none). The first links are the ways out of
     nodes; then come the ways from a rank to others of its node. Each link has a rate in bytes a second, a burst that
     passes at once after a pause, and the most bytes a second of one connection (`link_flow`). The first queues are the
-    ways into nodes; then come the ways out of racks, and the ways into racks. Queues have a rate and a burst too.
+    ways into nodes; then come the ways out of racks, the ways into racks, and what ranks share inside nodes (`bus` has
+    its position for each node, -1: none). Queues have a rate and a burst too.
     """
 
     node: Integers
     rack: Integers
     num_racks: int
+    bus: Integers
     link_rate: Floats
     link_burst: Floats
     link_flow: Floats

@@ -263,12 +263,15 @@ def _equal_nodes(cluster: ClusterSpec) -> EqualNodes | None:
 def _first_of(network: NetworkLinks, nodes: EqualNodes) -> NetworkLinks:
     """Return the network of only the first node."""
     links = [0, *range(nodes.num_nodes, nodes.num_nodes + nodes.per_node)]
+    # The way into the node, and what its ranks share inside it. There are no racks.
+    queues = [0] if network.bus[0] < 0 else [0, network.bus[0]]
     return network._replace(
         node=network.node[: nodes.per_node],
         rack=network.rack[:1],
         link_rate=network.link_rate[links],
         link_burst=network.link_burst[links],
         link_flow=network.link_flow[links],
-        queue_rate=network.queue_rate[:1],
-        queue_burst=network.queue_burst[:1],
+        bus=np.array([len(queues) - 1 or -1], dtype=np.int64),
+        queue_rate=network.queue_rate[queues],
+        queue_burst=network.queue_burst[queues],
     )

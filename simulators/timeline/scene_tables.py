@@ -220,12 +220,14 @@ def _lines(inputs: SceneInputs, num_contexts: int) -> Records:
         start, end = network.node[sender], network.node[line % num_ranks]
         one.link, one.queue, one.rack_out, one.rack_in = start, end, -1, -1
         if start == end and not is_there:
-            one.link, one.queue = num_nodes + sender, -1
+            one.link, one.queue, one.rack_out = num_nodes + sender, -1, network.bus[start]
         elif network.rack[start] != network.rack[end]:
             if network.rack[start] >= 0:
                 one.rack_out = num_nodes + network.rack[start]
             if network.rack[end] >= 0:
                 one.rack_in = num_nodes + network.num_racks + network.rack[end]
+        else:
+            one.rack_out, one.rack_in = network.bus[start], network.bus[end]
     return lines
 
 

@@ -20,6 +20,7 @@ from autosync.specs.cluster_file import (
     save_cluster,
     shipped_clusters,
 )
+from autosync.specs.cost_profiles import CostChoice, profile_names
 
 MEGABIT = 1e6 / 8
 
@@ -131,7 +132,7 @@ def test_a_count_of_one_is_one_node_in_no_class() -> None:
                 (
                     "lab.yaml:3: nodes[0].bandwith: unknown key"
                     " (known: name, host, hosts, count, role, devices, bandwidth, bandwidth_out, bandwidth_in,"
-                    " intra_bandwidth, rack, memory, compute); did you mean 'bandwidth'?"
+                    " intra_bandwidth, rack, memory, compute, intra_total, nics); did you mean 'bandwidth'?"
                 )
             ],
         ),
@@ -306,6 +307,21 @@ _SIZES = st.integers(min_value=1, max_value=2**50)
 
 
 @st.composite
+def _costs(draw: st.DrawFn) -> CostChoice:
+    values: dict[str, st.SearchStrategy[float | None]] = {
+        "latency": st.floats(0, 60),
+        "flow_limit": st.none() | _RATES,
+        "payload_share": st.floats(0.01, 1.0),
+        "encode_rate": _RATES,
+        "socket_size": st.integers(0, 2**50).map(float),
+        "server_cores": st.integers(1, 4096).map(float),
+    }
+    names = draw(st.lists(st.sampled_from(sorted(values)), max_size=3, unique=True))
+    profile = draw(st.sampled_from([None, *profile_names()]))
+    return CostChoice(profile=profile, figures=tuple([(name, draw(values[name])) for name in names]))
+
+
+@st.composite
 def _clusters(draw: st.DrawFn) -> ClusterSpec:
     """Any cluster: classes of nodes that share everything but name and host, in any order."""
     rack_names = draw(st.lists(_NAMES, max_size=2, unique=True))
@@ -329,12 +345,14 @@ def _clusters(draw: st.DrawFn) -> ClusterSpec:
         alike=tuple(tuple(node.name for node in classes[index]) for index in declared),
         launcher=draw(st.sampled_from(["local", "testbed", "ssh"])),
         backend=draw(st.sampled_from(["gloo", "nccl"])),
+        costs=draw(st.none() | _costs()),
     )
 
 
 @st.composite
 def _node(draw: st.DrawFn, name: str, rack_names: list[str]) -> Node:
     role = draw(st.sampled_from(["worker", "worker", "server"]))
+    within = draw(st.none() | _RATES)
     return Node(
         name=name,
         host=draw(st.sampled_from([name, f"{name}.example.org"])),
@@ -342,7 +360,9 @@ def _node(draw: st.DrawFn, name: str, rack_names: list[str]) -> Node:
         devices=draw(st.integers(1, 8)) if role == "worker" else 0,
         bandwidth_out=draw(_RATES),
         bandwidth_in=draw(_RATES),
-        intra_bandwidth=draw(st.none() | _RATES),
+        intra_bandwidth=within,
+        intra_total=draw(st.sampled_from([None, within, 1e12 if within is None else 2 * within])),
+        nics=draw(st.integers(1, 3)),
         rack=draw(st.sampled_from([None, *rack_names])),
         memory_bytes=draw(st.none() | _SIZES),
     )

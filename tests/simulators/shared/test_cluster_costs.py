@@ -108,6 +108,38 @@ def test_servers_update_at_their_own_rate(simulator: type[Simulator]) -> None:
     assert seconds(simulator, slow, "ps") > seconds(simulator, usual, "ps") + 1.0
 
 
+@pytest.mark.parametrize("simulator", SIMULATORS)
+def test_ranks_share_the_switch_of_their_node(simulator: type[Simulator]) -> None:
+    """Of four ranks that send at once, each gets a quarter of what they share."""
+    (node,) = cluster_of(4).nodes
+    free = replace(cluster_of(4), nodes=(replace(node, intra_bandwidth=2e8),))
+    shared = replace(free, nodes=(replace(node, intra_bandwidth=2e8, intra_total=2e8),))
+    slower = replace(free, nodes=(replace(node, intra_bandwidth=5e7),))
+    assert seconds(simulator, shared) > 1.5 * seconds(simulator, free)
+    assert seconds(simulator, shared) == pytest.approx(seconds(simulator, slower), rel=0.1)
+
+
+def test_data_for_the_network_passes_the_switch_too() -> None:
+    plain = cluster_of(2, 2)
+    nodes = tuple(replace(node, intra_bandwidth=1e9) for node in plain.nodes)
+    free = replace(plain, nodes=nodes)
+    # Each node sends and receives at 100 MB/s, and half as much again goes from rank to rank.
+    shared = replace(plain, nodes=tuple(replace(node, intra_total=1e9) for node in nodes))
+    narrow = replace(plain, nodes=tuple(replace(node, intra_bandwidth=1e8, intra_total=1e8) for node in nodes))
+    assert seconds(TimelineSimulator, shared) < 1.2 * seconds(TimelineSimulator, free)
+    assert seconds(TimelineSimulator, narrow) > 1.5 * seconds(TimelineSimulator, free)
+
+
+@pytest.mark.parametrize("simulator", SIMULATORS)
+def test_a_connection_uses_one_interface_and_nccl_all(simulator: type[Simulator]) -> None:
+    one = cluster_of(2, 2, 2)
+    two = replace(one, nodes=tuple(replace(node, nics=2) for node in one.nodes))
+    assert seconds(simulator, two) > 1.5 * seconds(simulator, one)
+    limit = one.nodes[0].bandwidth_out / 2
+    over_nccl = [replace(with_costs(cluster, flow_limit=limit), backend="nccl") for cluster in (one, two)]
+    assert seconds(simulator, over_nccl[0]) > 1.5 * seconds(simulator, over_nccl[1])
+
+
 def test_trees_and_stars_keep_to_the_limit_of_a_connection() -> None:
     places = tuple(MemberPlace(node, 1e9, 1e9, 1e10) for node in range(4))
     assert seconds_alone("reduce", "star", places, 1e8) == pytest.approx(1e-8)
