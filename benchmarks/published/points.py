@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,13 +13,16 @@ from autosync import documents
 from autosync.errors import InputError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import parse_cluster
-from autosync.specs.cost_profiles import CostChoice
+from autosync.specs.cost_profiles import CostChoice, cost_profile
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Strategy
 
 HERE = Path(__file__).parent
+NUM_LANES = 8
+"""The lanes of servers, as many as `servers-cpu` has cores."""
+
 Family = Literal["all-reduce", "servers"]
 
 _UNKNOWN_TABLE: Mapping[str, Any] = {"reading_error": 0.03, "compares": "strategies"}
@@ -67,16 +71,18 @@ class Case:
     strategy: Strategy
     family: Family
 
-    def cluster(self, rate: float | None) -> ClusterSpec:
+    def cluster(self, rate: float) -> ClusterSpec:
         """Return the cluster with the costs of the family, where one connection between nodes has a measured rate.
 
         All-reduces are NCCL's, whose profile follows from the links within nodes. Servers are processes on the nodes'
-        processors.
+        processors, whose connections may be slower than the rate by their profile.
         """
-        figures = () if rate is None else (("flow_limit", rate),)
         if self.family == "all-reduce":
-            return replace(self.point.claimed, backend="nccl", costs=CostChoice(figures=figures))
-        return replace(self.point.claimed, costs=CostChoice(profile="servers-cpu", figures=figures))
+            return replace(self.point.claimed, backend="nccl", costs=CostChoice(figures=(("flow_limit", rate),)))
+        most = cost_profile("servers-cpu").costs.flow_limit or rate
+        return replace(
+            self.point.claimed, costs=CostChoice(profile="servers-cpu", figures=(("flow_limit", min(rate, most)),))
+        )
 
 
 def read_points(path: Path) -> list[Point]:
@@ -125,12 +131,21 @@ def _case(point: Point) -> Case:
     # Presets are the same for both backends; servers are not legal on NCCL.
     strategy = build_preset(point.preset, model, point.claimed, **point.options)
     serves = any(message.synchroniser.served_by is not None for message in strategy.messages)
+    if serves:
+        # Servers of these systems work on all variables at a time, in any order: each lane has an order of its own.
+        messages = [replace(one, lane=number % NUM_LANES) for number, one in enumerate(strategy.messages)]
+        strategy = replace(strategy, messages=tuple(messages))
     return Case(point=point, model=model, strategy=strategy, family="servers" if serves else "all-reduce")
+
+
+@functools.cache
+def _spec(name: str) -> ModelSpec:
+    own = HERE / "models" / f"{name}.yaml"
+    return load_model(str(own) if own.is_file() else name)
 
 
 def _model(point: Point) -> ModelSpec:
     """Return the model with the published time of a step on one device."""
-    own = HERE / "models" / f"{point.model}.yaml"
-    model = load_model(own if own.is_file() else point.model)
+    model = _spec(point.model)
     factor = point.compute_seconds / model.step_seconds
     return replace(model, batch_size=point.batch, timeline=model.timeline.paced(passes=factor, update=factor))

@@ -23,7 +23,7 @@ class Measured:
     given_by: tuple[Case, ...]
 
 
-def predicted_seconds(case: Case, rate: float | None) -> float:
+def predicted_seconds(case: Case, rate: float) -> float:
     """Return the predicted time of a step."""
     (found,) = most_detailed(case.model, case.cluster(rate)).predict([case.strategy])
     return found.seconds

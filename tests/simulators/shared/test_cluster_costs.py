@@ -57,8 +57,12 @@ def test_a_probe_of_one_backend_says_nothing_of_another_one_s_messages() -> None
 
 @pytest.mark.parametrize("simulator", SIMULATORS)
 def test_the_backend_changes_predictions(simulator: type[Simulator]) -> None:
-    cluster = cluster_of(2, 2)
-    assert seconds(simulator, replace(cluster, backend="nccl")) < 0.999 * seconds(simulator, cluster)
+    """On fast links, where costs matter."""
+    nodes = tuple(
+        replace(node, bandwidth_out=1e11, bandwidth_in=1e11, intra_bandwidth=1e11) for node in cluster_of(2, 2).nodes
+    )
+    cluster = replace(cluster_of(2, 2), nodes=nodes)
+    assert seconds(simulator, replace(cluster, backend="nccl")) < 0.97 * seconds(simulator, cluster)
 
 
 @pytest.mark.parametrize("simulator", SIMULATORS)
@@ -95,8 +99,8 @@ def test_several_connections_fill_a_link_that_one_does_not(simulator: type[Simul
 
 @pytest.mark.parametrize("simulator", SIMULATORS)
 def test_servers_with_more_cores_add_up_faster(simulator: type[Simulator]) -> None:
-    slow = with_costs(cluster_of(1, 1, 1, 1, 0), reduction_rate=2e7)
-    fast = with_costs(cluster_of(1, 1, 1, 1, 0), reduction_rate=2e7, server_cores=64.0)
+    slow = with_costs(cluster_of(1, 1, 1, 1, 0), reduction_rate=5e6)
+    fast = with_costs(cluster_of(1, 1, 1, 1, 0), reduction_rate=5e6, server_cores=64.0)
     assert seconds(simulator, fast, "ps") < 0.8 * seconds(simulator, slow, "ps")
 
 

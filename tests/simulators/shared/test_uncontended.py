@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -31,7 +32,7 @@ def test_a_ring_takes_what_it_takes_played(seed: int, ranks: list[int], collecti
     places = places_of(rng, ranks)
     if shuffled:
         places = tuple(rng.sample(places, len(places)))
-    played = uncontended._played(collective, "ring", places)
+    played = uncontended._played(collective, "ring", places, math.inf)
     assert seconds_alone(collective, "ring", places) == pytest.approx(played, rel=1e-9, abs=0)
 
 

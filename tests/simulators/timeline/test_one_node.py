@@ -23,7 +23,7 @@ from autosync.testing.simulators import two_layers
 from tests.helpers.example_plans import cluster_of
 
 AROUND: tuple[Collective, ...] = ("all_reduce", "reduce_scatter", "all_gather")
-EVERYWHERE = ("ddp", "all_reduce_per_variable", "all_reduce_hierarchical", "horovod_fusion", "fsdp", "sharded")
+EVERYWHERE = ("ddp", "all_reduce_per_variable", "hierarchical", "horovod_fusion", "fsdp", "sharded")
 
 
 def racks_of(num_nodes: int, per_node: int, rate: float = 1.25e9) -> ClusterSpec:
@@ -95,7 +95,7 @@ def test_unequal_nodes_are_all_played() -> None:
     assert len(scene.trains) == len(cluster.ranks)
 
 
-@pytest.mark.parametrize("preset", ["ddp", "ps", "sharded", "all_reduce_hierarchical"])
+@pytest.mark.parametrize("preset", ["ddp", "ps", "sharded", "hierarchical"])
 def test_messages_are_counted_without_listing_them(preset: str) -> None:
     model, cluster = two_layers(), racks_of(3, 2)
     strategy = build_preset(preset, model, cluster)
