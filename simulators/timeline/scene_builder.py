@@ -41,6 +41,9 @@ _PACE_SLACK_SECONDS = 5e-4
 MOST_RANKS = 64
 """The largest number of ranks that are all simulated even if one node could represent all others."""
 
+FEW_MESSAGES = 200_000
+"""The largest number of messages a step that are all simulated if their order is chance, although nodes are equal."""
+
 MOST_MESSAGES = 3_000_000
 """The largest number of messages a step that are simulated on larger clusters."""
 
@@ -148,11 +151,21 @@ class SceneBuilder:
         # If there are fewer elements than members, only some members have a chunk to send.
         if (operations.num_elements[operations.is_transfer] < len(self._workers)).any():
             return False
-        if self._is_coarse:
+        if self._has_one_order(tables, overlap, shares):
             return True
-        # With several lanes, it is chance whether a request is sent just before or just after another lane's data.
+        return self._is_coarse and num_messages(tables) > FEW_MESSAGES
+
+    def _has_one_order(self, tables: Tables, overlap: Overlap, shares: Sequence[int]) -> bool:
+        """Return whether messages have one order.
+
+        With several lanes, or threads of the reducer, it is chance whether a request is sent just before or just after
+        the data of another one. Ranks then drift apart, which takes some percent of the time if messages are long.
+        """
+        if self._costs.stock_threads > 1 and self._is_stock(tables, overlap, shares):
+            return False
+        operations = tables.operations
         by_engine = operations.is_transfer & ~self._are_native(operations)
-        return not self._is_stock(tables, overlap, shares) and len(np.unique(operations.lane[by_engine])) < 2
+        return len(np.unique(operations.lane[by_engine])) < 2
 
     def _update_of(self, operations: Operations, shapes: Sequence[Shape]) -> Floats:
         """Return the seconds of an update of one element, for each operation."""

@@ -177,7 +177,7 @@ def _steady(seconds: float, num_ranks: int) -> Measurement:
 class Nested(Costs):
     """Costs with figures of figures."""
 
-    inner: Costs = dataclasses.field(default_factory=Costs)
+    inner: Costs
     both: tuple[float, float] = (1e-3, 2e-3)
 
 
@@ -186,7 +186,7 @@ def test_figures_within_figures_can_be_moved() -> None:
         assert isinstance(costs, Nested)
         return predict(costs.inner, strategies) + costs.both[1]
 
-    prior = Nested(inner=PRIOR)
+    prior = Nested(inner=PRIOR, **{one.name: getattr(PRIOR, one.name) for one in dataclasses.fields(PRIOR)})
     measured = trials(dataclasses.replace(GLOO, transfer_seconds=1.6e-3))
     knobs = (Parameter("inner.transfer_seconds", 0.5), Parameter("both", 0.01))
     found = calibrate(by_both, prior, measured, parameters=knobs).costs

@@ -12,6 +12,7 @@ from autosync.plan.expansion import expand, ring_moves
 from autosync.plan.lowering import lower
 from autosync.plan.tables import tables_of
 from autosync.plan.types import Collective
+from autosync.simulators.timeline import scene_builder
 from autosync.simulators.timeline.message_counts import num_messages
 from autosync.simulators.timeline.one_node import EqualNodes, moves_of_node, senders_to_node
 from autosync.simulators.timeline.simulator import TimelineSimulator
@@ -73,7 +74,11 @@ def test_as_much_comes_to_a_node_in_a_round_as_leaves_it(collective: Collective,
 
 @pytest.mark.parametrize("preset", EVERYWHERE)
 @pytest.mark.parametrize(("num_nodes", "per_node"), [(3, 2), (4, 3), (5, 1)])
-def test_one_node_stands_for_all_that_do_the_same(preset: str, num_nodes: int, per_node: int) -> None:
+def test_one_node_stands_for_all_that_do_the_same(
+    monkeypatch: pytest.MonkeyPatch, preset: str, num_nodes: int, per_node: int
+) -> None:
+    """Also if the order of messages is chance, and there are very many."""
+    monkeypatch.setattr(scene_builder, "FEW_MESSAGES", 0)
     cluster = racks_of(num_nodes, per_node, 1e8)
     try:
         one, every, is_one = both(preset, two_layers(), cluster)
@@ -81,6 +86,12 @@ def test_one_node_stands_for_all_that_do_the_same(preset: str, num_nodes: int, p
         pytest.skip("the preset does not apply")
     assert is_one
     assert one == pytest.approx(every, rel=0.03)
+
+
+def test_few_messages_in_an_order_of_chance_are_all_played() -> None:
+    one, every, is_one = both("ddp", two_layers(), racks_of(3, 2))
+    assert not is_one
+    assert one == every
 
 
 def test_servers_differ_from_other_nodes() -> None:
@@ -111,7 +122,7 @@ def resnet() -> ModelSpec:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", preset_names())
-@pytest.mark.parametrize("num_ranks", [24, 64])
+@pytest.mark.parametrize("num_ranks", [24, 64, 96])
 def test_every_preset_is_predicted_alike_coarsely_and_finely(preset: str, num_ranks: int) -> None:
     cluster = racks_of(num_ranks // 4, 4)
     try:
