@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from autosync.simulators.shared.arrays import Integers
 from autosync.simulators.shared.costs import flow_limit, link_rate
 from autosync.simulators.timeline.scene import NetworkLinks
 from autosync.specs.calibration import Estimate
@@ -32,8 +33,7 @@ def network_of(cluster: ClusterSpec, costs: Costs) -> NetworkLinks:
         rate(cluster.nodes[rank.node].intra_bandwidth or costs.within.rate, probed[rank.node].get("within"))
         for rank in cluster.ranks
     ]
-    buses = [number for number, node in enumerate(cluster.nodes) if node.intra_total is not None]
-    first_bus = len(cluster.nodes) + 2 * len(cluster.racks)
+    shared = [node.intra_total for node in cluster.nodes if node.intra_total is not None]
     up = [(rack, uplinks.get(rack.name)) for rack in cluster.racks]
     into = [rate(node.bandwidth_in, one.get("in")) for node, one in pairs]
     out_of_racks = [rate(rack.uplink_out, one.rate_out if one else None) for rack, one in up]
@@ -55,24 +55,23 @@ def network_of(cluster: ClusterSpec, costs: Costs) -> NetworkLinks:
                 *(np.inf for _ in within),
             ]
         ),
-        bus=np.array(
-            [
-                -1 if node.intra_total is None else first_bus + buses.index(number)
-                for number, node in enumerate(cluster.nodes)
-            ],
-            dtype=np.int64,
-        ),
-        queue_rate=np.array(
-            [*into, *out_of_racks, *into_racks, *(rate(cluster.nodes[one].intra_total or 0.0, None) for one in buses)]
-        ),
+        bus=_buses(cluster),
+        queue_rate=np.array([*into, *out_of_racks, *into_racks, *(rate(one, None) for one in shared)]),
         queue_burst=np.array(
             [
                 *(burst(node.bandwidth_in, one.get("burst_in")) for node, one in pairs),
                 *uplink_bursts,
-                *(0.0 for _ in buses),
+                *(0.0 for _ in shared),
             ]
         ),
     )
+
+
+def _buses(cluster: ClusterSpec) -> Integers:
+    """Return the queue of what ranks share inside each node, behind those of nodes and racks; -1: nothing."""
+    shares = np.array([node.intra_total is not None for node in cluster.nodes], dtype=np.bool_)
+    places = len(cluster.nodes) + 2 * len(cluster.racks) + np.cumsum(shares) - 1
+    return np.where(shares, places, -1).astype(np.int64)
 
 
 def _probed(cluster: ClusterSpec, node: Node) -> dict[str, Estimate | None]:

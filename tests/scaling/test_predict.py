@@ -143,11 +143,11 @@ def test_the_best_is_found_by_a_search_and_the_same_seed_finds_the_same() -> Non
     assert one.sizes[0].gain > 1.02
 
 
-def test_more_ranks_than_the_timeline_plays_are_predicted_too() -> None:
+def test_more_ranks_are_predicted_from_one_node() -> None:
     nodes = tuple([Node(name=f"n{n}", host=f"n{n}", devices=8, bandwidth_out=1e9, bandwidth_in=1e9) for n in range(2)])
     cluster = ClusterSpec(name="big", nodes=nodes, launcher="ssh", alike=(("n0", "n1"),))
     found = predict_scaling(_model(), cluster, [2, 16], find=_sharded)
-    assert [size.simulator for size in found.sizes] == ["timeline", "analytical"]
+    assert [size.simulator for size in found.sizes] == ["timeline", "timeline"]
     assert any("coarser simulator" in warning for warning in found.warnings)
     assert any("nodes that are not emulated" in warning for warning in found.warnings)
 
