@@ -87,11 +87,11 @@ def _in_words(found: dict[str, Any]) -> str:
     from autosync.strategy.wording import format_table
 
     if "profiles" in found:
-        rows = [(one["name"], one["about"]) for one in found["profiles"]]
-        return format_table(rows, header=("profile", "costs of"))
+        profiles = [(one["name"], one["about"]) for one in found["profiles"]]
+        return format_table(profiles, header=("profile", "costs of"))
     if "cluster" in found:
         head = f"{found['cluster']}: costs of the profile {found['profile']}"
-        rows = [(one["figure"], one["words"], one["from"], one["meaning"]) for one in found["figures"]]
-        return f"{head}\n\n{format_table(rows, header=('figure', 'value', 'from', 'meaning'))}"
+        figures = [(one["figure"], one["words"], one["from"], one["meaning"]) for one in found["figures"]]
+        return f"{head}\n\n{format_table(figures, header=('figure', 'value', 'from', 'meaning'))}"
     rows = [(one["figure"], one["words"], one["from"]) for one in found["figures"]]
     return f"{found['profile']}: {found['about']}\n\n{format_table(rows, header=('figure', 'value', 'source'))}"

@@ -136,7 +136,10 @@ def figure_of(costs: Costs, name: str) -> float | None:
     """Return one figure of costs; None for a limit that there is not."""
     value: Any = costs
     for step in FIGURES[name].place:
-        value = value[step] if isinstance(value, tuple | Mapping) else getattr(value, str(step))
+        if isinstance(value, tuple):
+            value = value[int(step)]
+        else:
+            value = value[step] if isinstance(value, Mapping) else getattr(value, str(step))
     return None if value is None else float(value)
 
 

@@ -51,7 +51,7 @@ def test_a_cluster_s_figures_say_where_they_are_from(tmp_path: Path, monkeypatch
     assert shown("lab.yaml").splitlines()[0] == "lab: costs of the profile servers-cpu"
     found = figures("lab.yaml")
     assert (found["latency"]["words"], found["latency"]["from"]) == ("5 µs", "file")
-    assert (found["launch"]["words"], found["launch"]["from"]) == ("20 µs", "profile")
+    assert (found["launch"]["words"], found["launch"]["from"]) == ("2.5 µs", "profile")
 
 
 def test_a_cluster_names_its_profile_in_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
