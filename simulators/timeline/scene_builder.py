@@ -41,7 +41,7 @@ _PACE_SLACK_SECONDS = 5e-4
 MOST_RANKS = 64
 """The largest number of ranks that are all simulated even if one node could represent all others."""
 
-FEW_MESSAGES = 200_000
+FEW_MESSAGES = 1_500_000
 """The largest number of messages a step that are all simulated if their order is chance, although nodes are equal."""
 
 MOST_MESSAGES = 3_000_000

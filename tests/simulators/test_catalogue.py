@@ -38,6 +38,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 def test_very_many_messages_are_predicted_in_closed_form(monkeypatch: pytest.MonkeyPatch) -> None:
     model, large = two_layers(), cluster_of(*[1] * (MOST_RANKS + 1))
     ring, server = build_preset("ddp", model, large), build_preset("ps", model, large)
+    monkeypatch.setattr(scene_builder, "FEW_MESSAGES", 0)
     found = open_simulator("timeline", model, large)
     played = found.predict([server, ring])
     monkeypatch.setattr(scene_builder, "MOST_MESSAGES", 100)
