@@ -13,11 +13,11 @@ import numpy as np
 
 from autosync.simulators.analytical.books import Books
 from autosync.simulators.analytical.tables import KernelInputs
-from autosync.simulators.jit import inlined, inner
+from autosync.simulators.jit import borrows_inner, inlined
 from autosync.simulators.shared.arrays import Record
 
 
-@inner
+@borrows_inner
 def play_backward(given: KernelInputs, books: Books, number: int, begins: float, rare: bool) -> float:  # noqa: FBT001 - numba has no keywords
     """Return when the next forward pass may begin, for a step whose backward pass begins at `begins`."""
     progress = books.progress[0]

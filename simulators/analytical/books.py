@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autosync.simulators.analytical.tables import KernelInputs
-from autosync.simulators.jit import inner
+from autosync.simulators.jit import borrows_inner
 from autosync.simulators.shared.arrays import Floats, Integers, Records
 
 _ROUNDING = 1e-9
@@ -91,32 +91,39 @@ class Books(NamedTuple):
     progress: Records
 
 
-@inner
 def empty_books(given: KernelInputs) -> Books:
     """Return books that are large enough for the largest of the strategies."""
-    num_units, num_lanes, num_steps, num_variables = 1, 1, 1, len(given.training.variables)
-    for strategy in given.units.strategies:
-        num_units = max(num_units, strategy.last_unit - strategy.first_unit)
-        num_lanes = max(num_lanes, strategy.num_lanes)
-    for template in given.prices.templates:
-        num_steps = max(num_steps, template.last_step - template.first_step)
+    strategies, templates = given.units.strategies, given.prices.templates
+    num_units = int((strategies["last_unit"] - strategies["first_unit"]).max(initial=1))
+    num_steps = int((templates["last_step"] - templates["first_step"]).max(initial=1))
+    num_lanes = int(strategies["num_lanes"].max(initial=1)) * given.prices.num_stages
+    num_variables = len(given.training.variables)
     return Books(
         num_steps=num_steps,
         entries=np.empty(num_units, _ENTRY),
         messages=np.empty(num_units, _MESSAGE),
-        lanes=np.empty(num_lanes * given.prices.num_stages, _LANE),
+        lanes=np.empty(num_lanes, _LANE),
         order=np.empty(num_units, np.int64),
         after=np.empty(num_units * num_steps, np.int64),
         free=np.empty(len(given.prices.resources)),
         gate=np.empty(num_variables),
         bucket=np.empty(num_variables + 2, np.int64),
         todo=np.empty(2 * num_units, np.int64),
-        active=np.empty(num_lanes * given.prices.num_stages, np.int64),
+        active=np.empty(num_lanes, np.int64),
         progress=np.zeros(1, _PROGRESS),
     )
 
 
-@inner
+@borrows_inner
+def latest(times: Floats) -> float:
+    """Return the largest of some times, which are 0 or more."""
+    found = 0.0
+    for time in times:
+        found = max(found, time)
+    return found
+
+
+@borrows_inner
 def enter_units(given: KernelInputs, books: Books, number: int) -> None:
     """Enter when units are ready, and sort them by use: the message's use, or their own if slices settle separately."""
     strategy, units, pieces = given.units.strategies[number], given.units.units, given.units.pieces
@@ -152,7 +159,7 @@ def enter_units(given: KernelInputs, books: Books, number: int) -> None:
         bucket[entries[here].use] += 1
 
 
-@inner
+@borrows_inner
 def queue_jobs(given: KernelInputs, books: Books, number: int, rare: bool) -> None:  # noqa: FBT001 - numba has no keywords
     """Queue the jobs of each lane: those that collect, in the order of readiness, then those that settle, by use."""
     strategy, units, steps = given.units.strategies[number], given.units.units, given.prices.steps

@@ -15,20 +15,24 @@ from __future__ import annotations
 import numpy as np
 
 from autosync.simulators.analytical.backward import play_backward
-from autosync.simulators.analytical.books import Books, empty_books, enter_units, queue_jobs
+from autosync.simulators.analytical.books import Books, empty_books, enter_units, latest, queue_jobs
 from autosync.simulators.analytical.tables import KernelInputs
-from autosync.simulators.jit import called, inner
+from autosync.simulators.jit import borrows, borrows_inner
 from autosync.simulators.shared.arrays import Floats
 
 _MAX_STEPS = 3
 _STEADY = 5e-3
 
 
-@called
 def step_seconds(given: KernelInputs) -> Floats:
     """Return the seconds of a step for each strategy."""
     found = np.empty(len(given.units.strategies))
-    books = empty_books(given)
+    _step_seconds(given, empty_books(given), found)
+    return found
+
+
+@borrows
+def _step_seconds(given: KernelInputs, books: Books, found: Floats) -> None:
     for number in range(len(found)):
         period = _period(given, number)
         # A loop rather than two calls: numba would compile the callee once for each constant argument.
@@ -38,10 +42,9 @@ def step_seconds(given: KernelInputs) -> Floats:
             elif period > 1:
                 usual = _seconds(given, books, number, rare)
                 found[number] = usual + (found[number] - usual) / period
-    return found
 
 
-@inner
+@borrows_inner
 def _period(given: KernelInputs, number: int) -> int:
     """Return the number of steps in which everything that is not done in every step is done once."""
     strategy, units, templates, period = given.units.strategies[number], given.units.units, given.prices.templates, 1
@@ -50,7 +53,7 @@ def _period(given: KernelInputs, number: int) -> int:
     return period
 
 
-@inner
+@borrows_inner
 def _is_stale(given: KernelInputs, number: int) -> bool:
     """Return whether a step may end before all of its units do."""
     strategy, units, templates = given.units.strategies[number], given.units.units, given.prices.templates
@@ -60,7 +63,7 @@ def _is_stale(given: KernelInputs, number: int) -> bool:
     return bool(num_awaited < strategy.last_unit - strategy.first_unit)
 
 
-@inner
+@borrows_inner
 def _busiest(books: Books) -> int:
     """Return the lane that is busy the longest."""
     busiest = 0
@@ -70,7 +73,7 @@ def _busiest(books: Books) -> int:
     return busiest
 
 
-@inner
+@borrows_inner
 def _seconds(given: KernelInputs, books: Books, number: int, rare: bool) -> float:  # noqa: FBT001 - numba has no keywords
     """Return the seconds of a step in steady state. With `rare`, the step also does what is not done in every step."""
     for lane in books.lanes:
@@ -85,19 +88,19 @@ def _seconds(given: KernelInputs, books: Books, number: int, rare: bool) -> floa
     for count in range(_MAX_STEPS):
         begins = _pass_forward(given, books, before)
         ended = play_backward(given, books, number, begins, rare)
-        latest, before = ended - before, ended
+        newest, before = ended - before, ended
         if is_stale:
             # No step waits for stale transfers, but they cannot fall further behind in every step.
-            until = max(books.free.max(), books.lanes[_busiest(books)].free)
-            latest, busy = max(latest, until - busy), until
-        if not lasts or (count > 1 and abs(latest - taken) <= _STEADY * taken):
-            return latest
+            until = max(latest(books.free), books.lanes[_busiest(books)].free)
+            newest, busy = max(newest, until - busy), until
+        if not lasts or (count > 1 and abs(newest - taken) <= _STEADY * taken):
+            return newest
         # If steps alternate between long and short, the mean of two is closer.
-        taken = latest if count < _MAX_STEPS - 1 else 0.5 * (taken + latest)
+        taken = newest if count < _MAX_STEPS - 1 else 0.5 * (taken + newest)
     return taken
 
 
-@inner
+@borrows_inner
 def _pass_forward(given: KernelInputs, books: Books, now: float) -> float:
     """Run the forward pass, in which uses wait for their gates; return when backward begins."""
     gate = books.gate

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from autosync.simulators.analytical.books import latest
 from autosync.simulators.analytical.kernel import step_seconds
 from autosync.simulators.analytical.tables import ELEMENTS, LINK, PROCESSORS, THREAD, KernelInputs
-from autosync.simulators.jit import called, inner
+from autosync.simulators.jit import borrows, borrows_inner
 from autosync.simulators.shared.arrays import Floats
 
 TOTALS = (
@@ -52,23 +53,22 @@ _SENT, _USERS = TOTALS.index("sent_bytes"), TOTALS.index("users_elements")
 
 def totals_of(given: KernelInputs) -> Floats:
     """Return a row for each strategy, with the columns of `TOTALS`."""
-    found = _totals(given)
+    strategies, prices = given.units.strategies, given.prices
+    found = np.zeros((len(strategies), len(TOTALS)))
+    taken = np.empty(len(prices.resources))
+    lanes = np.empty(int(strategies["num_lanes"].max(initial=1)) * prices.num_stages)
+    _add_up(given, found, taken, lanes)
     found[:, 0] = step_seconds(given)
     return found
 
 
-@called
-def _totals(given: KernelInputs) -> Floats:
+@borrows
+def _add_up(given: KernelInputs, found: Floats, taken: Floats, lanes: Floats) -> None:
+    """Fill in all columns but the first. `taken` and `lanes` are scratch space, for resources and for lanes."""
     strategies, pace = given.units.strategies, given.training.pace
-    found = np.zeros((len(strategies), len(TOTALS)))
     compute = pace.backward + pace.between
     for segment in given.training.forward:
         compute += segment.seconds
-    taken = np.empty(len(given.prices.resources))
-    most_lanes = 1
-    for strategy in strategies:
-        most_lanes = max(most_lanes, strategy.num_lanes)
-    lanes = np.empty(most_lanes * given.prices.num_stages)
     for number in range(len(strategies)):
         strategy, row = strategies[number], found[number]
         taken[:] = 0.0
@@ -78,17 +78,16 @@ def _totals(given: KernelInputs) -> Floats:
         for unit in range(strategy.first_unit, strategy.last_unit):
             _add_unit(given, unit, row, taken, lanes)
         _add_resources(given, taken, row)
-        row[_WIRE - 1] = lanes.max()
+        row[_WIRE - 1] = latest(lanes)
         row[_SENT + 3] = 0.0
         for unit in range(strategy.first_unit, strategy.last_unit):
             row[_SENT + 3] += given.units.units[unit].num_slices
         row[_SENT + 4] = strategy.num_messages
         row[_SENT + 5] = strategy.num_parts
         row[_SENT + 6] = strategy.num_lanes
-    return found
 
 
-@inner
+@borrows_inner
 def _add_unit(given: KernelInputs, number: int, row: Floats, taken: Floats, lanes: Floats) -> None:
     # Column 2 says whether steps overlap; if so, the user's optimizer updates nothing itself.
     unit, variables = given.units.units[number], given.training.variables
@@ -119,7 +118,7 @@ def _add_unit(given: KernelInputs, number: int, row: Floats, taken: Floats, lane
             row[_SENT + 2] += slices
 
 
-@inner
+@borrows_inner
 def _add_resources(given: KernelInputs, taken: Floats, row: Floats) -> None:
     """Enter the busiest resource of each kind."""
     total, count = 0.0, 0

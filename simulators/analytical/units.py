@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autosync.simulators.analytical.tables import ELEMENTS, MEASURES, PIECE, STRATEGY, UNIT, Units
-from autosync.simulators.jit import called, inlined, inner
+from autosync.simulators.jit import borrows, borrows_inner, inlined
 from autosync.simulators.shared.arrays import Floats, Integers, Record, Records
 from autosync.strategy.columns import NO_SLICES, OVERLAPS, Columns
 
@@ -62,15 +62,65 @@ class PartFacts(NamedTuple):
     measured: Floats
 
 
-@called
+class _Scratch(NamedTuple):
+    """Scratch space: the parts of a strategy in order, a bucket for each variable, and pieces of unfinished units."""
+
+    order: Integers
+    bucket: Integers
+    pieces: Records
+
+
 def units_of(columns: Columns, variables: VariableSizes, wanted: PartFacts) -> Units:
     """Return the units of strategies."""
-    elements = _elements(columns, variables)
-    drafts = _drafts(columns, variables, elements)
-    num_units, most_parts = 0, 0
+    rows = columns.end - columns.begin
+    elements = rows * variables.row_elements[columns.variable, columns.axis]
+    drafts, strategies = np.empty(len(columns.lane), _DRAFT), np.empty(len(columns.overlap), STRATEGY)
+    num_units = _begin(columns, variables, elements, drafts, strategies)
+    most_parts = int(strategies["num_parts"].max(initial=0))
+    made = Units(
+        strategies=strategies,
+        units=np.empty(num_units, UNIT),
+        amount=np.zeros((num_units, _NUM_MEASURES)),
+        # The largest possible number: one for each part, and one more wherever a unit ends within a part.
+        pieces=np.empty(num_units + len(elements), PIECE),
+    )
+    scratch = _Scratch(
+        order=np.empty(most_parts, np.int64),
+        bucket=np.empty(len(variables.place) + 1, np.int64),
+        pieces=np.empty(most_parts + num_units + 1, _PIECE),
+    )
+    message_of = np.repeat(np.arange(len(drafts)), np.diff(columns.first_part[: len(drafts) + 1]))
+    _fill_all(columns, variables, wanted, made, _Parts(elements, message_of, drafts), scratch)
+    return made
+
+
+class _Parts(NamedTuple):
+    """The elements and the message of each part, and the messages whose units are being filled."""
+
+    elements: Integers
+    message: Integers
+    drafts: Records
+
+
+@borrows
+def _begin(columns: Columns, variables: VariableSizes, elements: Integers, drafts: Records, strategies: Records) -> int:
+    """Enter every message before its first unit, and the strategies; return the number of units."""
+    num_units = 0
     for message in range(len(drafts)):
-        num_units += -(-drafts[message].elements // drafts[message].full)
-    strategies = np.empty(len(columns.overlap), STRATEGY)
+        draft = drafts[message]
+        first = columns.first_part[message]
+        draft.elements = 0
+        for part in range(first, columns.first_part[message + 1]):
+            draft.elements += elements[part]
+        draft.limit = draft.full = draft.elements
+        item_bytes, slice_bytes = variables.item_bytes[columns.variable[first]], columns.slice_bytes[message]
+        if slice_bytes != NO_SLICES and slice_bytes < draft.elements * item_bytes:
+            draft.limit = max(1, slice_bytes // item_bytes)
+            num_slices = -(-draft.elements // draft.limit)
+            draft.full = draft.limit * -(-num_slices // MAX_UNITS)
+        draft.filled = 0
+        draft.head = draft.tail = -1
+        num_units += -(-draft.elements // draft.full)
     for number in range(len(strategies)):
         strategy = strategies[number]
         first, last = columns.first_message[number], columns.first_message[number + 1]
@@ -80,59 +130,22 @@ def units_of(columns: Columns, variables: VariableSizes, wanted: PartFacts) -> U
         strategy.num_lanes = 1
         for message in range(first, last):
             strategy.num_lanes = max(strategy.num_lanes, columns.lane[message] + 1)
-        most_parts = max(most_parts, strategy.num_parts)
-    units = Units(
-        strategies=strategies,
-        units=np.empty(num_units, UNIT),
-        amount=np.zeros((num_units, _NUM_MEASURES)),
-        # The largest possible number: one for each part, and one more wherever a unit ends within a part.
-        pieces=np.empty(num_units + len(elements), PIECE),
-    )
-    order = np.empty(most_parts, np.int64)
-    bucket = np.empty(len(variables.place) + 1, np.int64)
-    message_of = np.empty(len(elements), np.int64)
-    for message in range(len(drafts)):
-        message_of[columns.first_part[message] : columns.first_part[message + 1]] = message
-    pieces = np.empty(most_parts + num_units + 1, _PIECE)
+    return num_units
+
+
+@borrows
+def _fill_all(  # noqa: PLR0917 - numba has no keywords
+    columns: Columns, variables: VariableSizes, wanted: PartFacts, made: Units, parts: _Parts, scratch: _Scratch
+) -> None:
     num_done = 0
-    for number in range(len(strategies)):
-        _sort(columns, variables, number, order, bucket)
-        strategies[number].first_unit = num_done
-        num_done = _fill(columns, variables, wanted, units, number, order, elements, drafts, pieces, message_of)
-        strategies[number].last_unit = num_done
-    return units
+    for number in range(len(made.strategies)):
+        _sort(columns, variables, number, scratch.order, scratch.bucket)
+        made.strategies[number].first_unit = num_done
+        num_done = _fill(columns, variables, wanted, made, number, parts, scratch)
+        made.strategies[number].last_unit = num_done
 
 
-@inner
-def _elements(columns: Columns, variables: VariableSizes) -> Integers:
-    """Return the elements of parts."""
-    found = np.empty(len(columns.variable), np.int64)
-    for part in range(len(found)):
-        rows = columns.end[part] - columns.begin[part]
-        found[part] = rows * variables.row_elements[columns.variable[part], columns.axis[part]]
-    return found
-
-
-@inner
-def _drafts(columns: Columns, variables: VariableSizes, elements: Integers) -> Records:
-    """Return every message before its first unit."""
-    drafts = np.empty(len(columns.lane), _DRAFT)
-    for message in range(len(drafts)):
-        draft = drafts[message]
-        first, last = columns.first_part[message], columns.first_part[message + 1]
-        draft.elements = elements[first:last].sum()
-        draft.limit = draft.full = draft.elements
-        item_bytes, slice_bytes = variables.item_bytes[columns.variable[first]], columns.slice_bytes[message]
-        if slice_bytes != NO_SLICES and slice_bytes < draft.elements * item_bytes:
-            draft.limit = max(1, slice_bytes // item_bytes)
-            num_slices = -(-draft.elements // draft.limit)
-            draft.full = draft.limit * -(-num_slices // MAX_UNITS)
-        draft.filled = 0
-        draft.head = draft.tail = -1
-    return drafts
-
-
-@inner
+@borrows_inner
 def _sort(columns: Columns, variables: VariableSizes, number: int, order: Integers, bucket: Integers) -> None:
     """Sort a strategy's parts by when their gradients become ready, and those of one variable by index."""
     begin = columns.first_part[columns.first_message[number]]
@@ -156,30 +169,27 @@ def _sort(columns: Columns, variables: VariableSizes, number: int, order: Intege
         order[place] = part
 
 
-@inner
+@borrows_inner
 def _fill(  # noqa: PLR0917 - one loop: calls with arrays would take most of the time
     columns: Columns,
     variables: VariableSizes,
     wanted: PartFacts,
     made: Units,
     number: int,
-    order: Integers,
-    elements: Integers,
-    drafts: Records,
-    pieces: Records,
-    message_of: Integers,
+    parts: _Parts,
+    scratch: _Scratch,
 ) -> int:
     """Fill the units of messages with parts and write each unit when it is full; return the number of units."""
-    units, amounts = made.units, made.amount
+    units, amounts, elements, pieces = made.units, made.amount, parts.elements, scratch.pieces
     num_done = int(made.strategies[number].first_unit)
     first_message = columns.first_message[number]
     variable_of = columns.variable
     num_pieces = 0
     place = units[num_done - 1].last_piece if num_done > 0 else 0
     for position in range(made.strategies[number].num_parts):
-        part = order[position]
-        message, left = message_of[part], elements[part]
-        draft = drafts[message]
+        part = scratch.order[position]
+        message, left = parts.message[part], elements[part]
+        draft = parts.drafts[message]
         while left > 0:
             taken = min(left, min(draft.full, draft.elements) - draft.filled)
             left -= taken

@@ -1,10 +1,10 @@
-"""The initial state of the timeline's kernel. Compiled."""
+"""The initial state of the timeline's kernel. Filled in by compiled functions."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from autosync.simulators.jit import borrows_inner, called, inner
+from autosync.simulators.jit import borrows, borrows_inner
 from autosync.simulators.timeline.scene import (
     CHANNEL_STATE,
     DUE,
@@ -21,10 +21,14 @@ from autosync.simulators.timeline.scene import (
 )
 
 
-@called
 def initial_state(scene: Scene, num_iterations: int) -> PlayState:
+    """Return the state from which iterations are simulated.
+
+    The arrays are made here, because numba compiles for far longer where a function makes arrays itself.
+    """
     num_ranks, num_parts, num_lines = len(scene.trains), len(scene.parts), len(scene.lines)
     num_items = num_parts + num_ranks * scene.num_gates
+    most_on_a_link = int(np.bincount(scene.lines["link"]).max(initial=0))
     # Upper limits for entries in queues and for upcoming events. A model's program may take no time at all.
     num_entries = 4 * len(scene.message_bytes) + 4 * len(scene.channels) + 64
     num_events = 2 * num_entries + 2 * num_parts + num_ranks * (8 + 2 * scene.num_lanes + len(scene.program)) + 64
@@ -46,34 +50,29 @@ def initial_state(scene: Scene, num_iterations: int) -> PlayState:
         ranks=np.zeros(num_ranks, RANK_STATE),
         entries=np.empty(num_entries, ENTRY),
         free_entry=np.zeros(2, np.int64),
-        active=np.empty((len(scene.network.link_rate), _most_on_a_link(scene) + 1), np.int64),
+        active=np.empty((len(scene.network.link_rate), most_on_a_link + 1), np.int64),
         processor_free=np.zeros(scene.times.num_processors),
         passed=np.full((num_iterations, num_ranks, len(scene.program)), np.nan),
     )
     _lay_out(scene, state)
-    _count_waits(scene, state)
-    for iteration in range(num_iterations):
-        for part in range(num_parts):
-            if state.unmet[iteration, part] == 0 and not scene.is_transfer[scene.parts[part].operation]:
-                rank = scene.parts[part].rank
-                state.ready[rank, state.ranks[rank].num_ready] = iteration * num_items + part
-                state.ranks[rank].num_ready += 1
     return state
 
 
-@inner
-def _most_on_a_link(scene: Scene) -> int:
-    """Return the largest number of connections of a link."""
-    counts, most = np.zeros(len(scene.network.link_rate), np.int64), 0
-    for line in range(len(scene.lines)):
-        link = scene.lines[line].link
-        counts[link] += 1
-        most = max(most, counts[link])
-    return most
-
-
-@inner
+@borrows
 def _lay_out(scene: Scene, state: PlayState) -> None:
+    """Fill in what is not zero at rest: links and lanes, the waits of items, and local work that waits for nothing."""
+    _lay_out_links(scene, state)
+    _count_waits(scene, state)
+    for iteration in range(state.num_iterations):
+        for part in range(len(scene.parts)):
+            if state.unmet[iteration, part] == 0 and not scene.is_transfer[scene.parts[part].operation]:
+                rank = scene.parts[part].rank
+                state.ready[rank, state.ranks[rank].num_ready] = iteration * state.num_items + part
+                state.ranks[rank].num_ready += 1
+
+
+@borrows_inner
+def _lay_out_links(scene: Scene, state: PlayState) -> None:
     for line in range(len(state.lines)):
         state.lines[line].first = state.lines[line].last = -1
     for link in range(len(state.links)):
@@ -86,7 +85,7 @@ def _lay_out(scene: Scene, state: PlayState) -> None:
         state.ranks[rank].works_on, state.ranks[rank].until = -1, np.inf
 
 
-@inner
+@borrows_inner
 def _count_waits(scene: Scene, state: PlayState) -> None:
     """Count the waits of each item. Early iterations have fewer, as have those in which some operations are not due."""
     longest, always = 0, True
@@ -103,7 +102,7 @@ def _count_waits(scene: Scene, state: PlayState) -> None:
             _count_waits_of(scene, state, iteration)
 
 
-@inner
+@borrows_inner
 def _count_waits_of(scene: Scene, state: PlayState, iteration: int) -> None:
     for item in range(state.num_items):
         state.unmet[iteration, item] = scene.num_waits[item]

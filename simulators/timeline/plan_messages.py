@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autosync.simulators.jit import borrows_inner, inner
+from autosync.simulators.jit import borrows, borrows_inner
 from autosync.simulators.shared.arrays import Integers
 from autosync.simulators.timeline.messages import fill_rounds
 from autosync.simulators.timeline.move_tables import IN_WAVES, NATIVE_RING, MoveTables
@@ -15,8 +15,10 @@ from autosync.simulators.timeline.transfer_sizes import (
     GroupPlace,
     Messages,
     TransferSizes,
+    Workspace,
     num_bytes_of,
     num_pieces_of,
+    num_waves_of,
 )
 from autosync.simulators.timeline.waves import fill_waves
 
@@ -28,10 +30,14 @@ class _KnownMessages(NamedTuple):
     first_channel: Integers
 
 
-@inner
 def messages_of(tables: MoveTables, sizes: TransferSizes) -> Messages:
-    """Return the messages of operations. Parts of local work have none."""
-    num_parts, num_channels, num_messages = _count(tables, sizes)
+    """Return the messages of operations. Parts of local work have none.
+
+    They are counted, then arrays are made, and then these are filled in: numba compiles for far longer where a function
+    makes arrays itself.
+    """
+    num_parts, num_operations = int(sizes.first_part[-1]), len(sizes.shape)
+    num_channels, num_messages, num_in_waves = _count(tables, sizes)
     found = Messages(
         first_take=np.zeros(num_parts + 1, np.int64),
         take_channel=np.empty(num_messages, np.int64),
@@ -48,8 +54,23 @@ def messages_of(tables: MoveTables, sizes: TransferSizes) -> Messages:
         first_message=np.zeros(num_channels + 1, np.int64),
         message_bytes=np.empty(num_messages),
     )
-    num_operations, channel = len(sizes.shape), 0
     known = _KnownMessages(np.full(_table_size(num_operations), -1, np.int64), np.empty(num_operations, np.int64))
+    _fill(tables, sizes, known, _workspace(tables, num_messages, num_in_waves), found)
+    return found
+
+
+def _workspace(tables: MoveTables, num_messages: int, num_in_waves: int) -> Workspace:
+    num_moves = int(np.diff(tables.first_move).max(initial=0))
+    num_channels = int(np.diff(tables.first_channel).max(initial=0))
+    lengths = (*[num_moves] * 2, *[num_channels] * 3, num_moves + 1, *[num_messages + 1] * 4, *[num_in_waves] * 2)
+    ends = np.cumsum(lengths)
+    whole = np.empty(ends[-1], np.int64)
+    return Workspace(*(whole[end - length : end] for end, length in zip(ends, lengths, strict=True)))
+
+
+@borrows
+def _fill(tables: MoveTables, sizes: TransferSizes, known: _KnownMessages, space: Workspace, found: Messages) -> None:
+    channel = 0
     for number, shape in enumerate(sizes.shape):
         known.first_channel[number] = channel
         if tables.has_messages[shape]:
@@ -58,16 +79,14 @@ def messages_of(tables: MoveTables, sizes: TransferSizes) -> Messages:
                 _copy(sizes, known, number, twin, found)
             else:
                 # Not `channel`: its constant first value would make numba compile the function once more.
-                _fill_all(tables, sizes, number, known.first_channel[number], found)
+                _fill_all(tables, sizes, number, known.first_channel[number], space, found)
             channel += _num_channels_of(tables, shape)
         else:
             first, last = tables.first_group[shape], tables.first_group[shape + 1]
             num_local = tables.group_first[last] - tables.group_first[first]
             _fill_nothing(sizes.first_part[number], num_local, found)
-    return found
 
 
-@borrows_inner
 def _table_size(num_operations: int) -> int:
     size = 16
     while size < 2 * num_operations:
@@ -127,8 +146,10 @@ def _copy(sizes: TransferSizes, known: _KnownMessages, number: int, twin: int, f
         found.message_bytes[message + one] = found.message_bytes[old_message + one]
 
 
-@inner
-def _fill_all(tables: MoveTables, sizes: TransferSizes, number: int, channel: int, found: Messages) -> None:
+@borrows_inner
+def _fill_all(  # noqa: PLR0917 - numba has no keywords
+    tables: MoveTables, sizes: TransferSizes, number: int, channel: int, space: Workspace, found: Messages
+) -> None:
     """Fill in the messages of all groups of an operation."""
     shape, part = sizes.shape[number], sizes.first_part[number]
     for group in range(tables.first_group[shape], tables.first_group[shape + 1]):
@@ -138,9 +159,9 @@ def _fill_all(tables: MoveTables, sizes: TransferSizes, number: int, channel: in
         elif tables.kind[template] == NATIVE_RING:
             fill_ring(GroupPlace(tables, sizes, number, template, part, channel), found)
         elif tables.kind[template] == IN_WAVES:
-            fill_waves(GroupPlace(tables, sizes, number, template, part, channel), found)
+            fill_waves(GroupPlace(tables, sizes, number, template, part, channel), space, found)
         else:
-            fill_rounds(GroupPlace(tables, sizes, number, template, part, channel), found)
+            fill_rounds(GroupPlace(tables, sizes, number, template, part, channel), space, found)
         part += size
         channel += tables.first_channel[template + 1] - tables.first_channel[template]
 
@@ -162,20 +183,23 @@ def _num_channels_of(tables: MoveTables, shape: int) -> int:
     return num_channels
 
 
-@borrows_inner
+@borrows
 def _count(tables: MoveTables, sizes: TransferSizes) -> tuple[int, int, int]:
-    num_parts, num_channels, num_messages = 0, 0, 0
+    """Return the numbers of channels and messages, and the most pieces of a group's moves over trees."""
+    num_channels, num_messages, num_in_waves = 0, 0, 0
     for number, shape in enumerate(sizes.shape):
-        first, last = tables.first_group[shape], tables.first_group[shape + 1]
-        num_parts += tables.group_first[last] - tables.group_first[first]
         if not tables.has_messages[shape]:
             continue
         num_channels += _num_channels_of(tables, shape)
-        for group in range(first, last):
+        for group in range(tables.first_group[shape], tables.first_group[shape + 1]):
             template = tables.template[group]
-            for move in range(tables.first_move[template], tables.first_move[template + 1]):
+            first, last = tables.first_move[template], tables.first_move[template + 1]
+            if tables.kind[template] == IN_WAVES:
+                pieces = (last - first) * num_waves_of(tables, sizes, number, template)
+                num_in_waves = max(num_in_waves, pieces)
+            for move in range(first, last):
                 if tables.kind[template] == NATIVE_RING:
                     num_messages += 2 * num_received(num_bytes_of(tables, sizes, number), tables.num_chunks[template])
                 else:
                     num_messages += num_pieces_of(tables, sizes, number, template, move)
-    return num_parts, num_channels, num_messages
+    return num_channels, num_messages, num_in_waves

@@ -16,7 +16,8 @@ from autosync.simulators.timeline.message_counts import num_messages
 from autosync.simulators.timeline.move_tables import MoveTables, move_tables_of
 from autosync.simulators.timeline.one_node import EqualNodes, goes_round, is_same_on_nodes
 from autosync.simulators.timeline.scene import NetworkLinks, Scene, Times
-from autosync.simulators.timeline.scene_tables import SceneInputs, scene_of
+from autosync.simulators.timeline.scene_inputs import SceneInputs
+from autosync.simulators.timeline.scene_tables import scene_of
 from autosync.simulators.timeline.stock_ddp import is_stock
 from autosync.simulators.timeline.training_program import Program, program_of, seconds_at, with_update, with_work
 from autosync.specs.cluster import ClusterSpec

@@ -57,6 +57,28 @@ class TransferSizes(NamedTuple):
     first_part: Integers
 
 
+class Workspace(NamedTuple):
+    """Arrays for intermediate results, long enough for every group of a plan. Their contents mean nothing afterwards.
+
+    By move of a template: `pieces` and `offset`. By channel of a template: `counts`, `latest` and `seen`. By arriving
+    move: `base`. By message of a member: `after`, `of`, `posts` and `place`. By piece of a move over trees: `ordinal`
+    and `taken`.
+    """
+
+    pieces: Integers
+    offset: Integers
+    counts: Integers
+    latest: Integers
+    seen: Integers
+    base: Integers
+    after: Integers
+    of: Integers
+    posts: Integers
+    place: Integers
+    ordinal: Integers
+    taken: Integers
+
+
 class GroupPlace(NamedTuple):
     """One group of an operation (`number`): its first part and its first channel."""
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
-from autosync.simulators.jit import borrows_inner, inner
+from autosync.simulators.jit import borrows_inner
 from autosync.simulators.shared.arrays import Integers
 from autosync.simulators.timeline.messages import post_after
 from autosync.simulators.timeline.move_tables import MoveTables
 from autosync.simulators.timeline.transfer_sizes import (
     GroupPlace,
     Messages,
+    Workspace,
     extent_of,
     num_members_of,
     num_pieces_of,
@@ -38,58 +37,60 @@ class _Waves(NamedTuple):
     ordinal: Integers
 
 
-@inner
-def fill_waves(group: GroupPlace, found: Messages) -> None:
+@borrows_inner
+def fill_waves(group: GroupPlace, space: Workspace, found: Messages) -> None:
     """Fill in the messages of one group."""
     tables, template = group.tables, group.template
     begins = tables.first_channel[template]
-    counts = np.zeros(tables.first_channel[template + 1] - begins, np.int64)
-    waves = _waves(group, counts)
-    for one in range(len(counts)):
+    num_channels = tables.first_channel[template + 1] - begins
+    waves = _waves(group, space, num_channels)
+    for one in range(num_channels):
         channel = group.channel + one
         found.channel_source[channel] = group.part + tables.channel_source[begins + one]
         found.channel_destination[channel] = group.part + tables.channel_destination[begins + one]
         found.channel_hop[channel] = tables.channel_hop[begins + one]
-        found.first_message[channel + 1] = found.first_message[channel] + counts[one]
+        found.first_message[channel + 1] = found.first_message[channel] + space.counts[one]
     for member in range(num_members_of(tables, template)):
         slot = tables.first_member[template] + member
         arriving = tables.arriving[tables.first_arriving[slot] : tables.first_arriving[slot + 1]]
         leaving = tables.leaving[tables.first_leaving[slot] : tables.first_leaving[slot + 1]]
         part = group.part + member
-        taken = np.full(len(arriving) * waves.most, -1, np.int64)
-        num_takes = _take(group, waves, arriving, taken, found, part)
+        num_takes = _take(group, waves, arriving, space.taken, found, part)
         found.first_take[part + 1] = found.first_take[part] + num_takes
-        found.breadth[part] = _breadth(tables, waves, arriving)
-        _post(group, waves, arriving, leaving, taken, num_takes, found, part)
+        found.breadth[part] = _breadth(tables, waves, arriving, space.seen, num_channels)
+        _post(group, waves, arriving, leaving, space, num_takes, found, part)
 
 
-@inner
-def _waves(group: GroupPlace, counts: Integers) -> _Waves:
+@borrows_inner
+def _waves(group: GroupPlace, space: Workspace, num_channels: int) -> _Waves:
     """Return the pieces of a group's moves, and count the messages of its channels."""
     tables, first_move = group.tables, group.tables.first_move[group.template]
     num_moves = tables.first_move[group.template + 1] - first_move
     most = num_waves_of(tables, group.sizes, group.number, group.template)
     count = most + tables.move_round[first_move + num_moves - 1]
-    pieces, ordinal = np.empty(num_moves, np.int64), np.full(num_moves * most, -1, np.int64)
+    for one in range(num_channels):
+        space.counts[one] = 0
     for move in range(num_moves):
-        pieces[move] = num_pieces_of(tables, group.sizes, group.number, group.template, first_move + move)
+        space.pieces[move] = num_pieces_of(tables, group.sizes, group.number, group.template, first_move + move)
     for wave in range(count):
         for move in range(num_moves):
             piece = wave - tables.move_round[first_move + move]
-            if 0 <= piece < pieces[move]:
+            if 0 <= piece < space.pieces[move]:
                 channel = tables.move_channel[first_move + move]
-                ordinal[move * most + piece] = counts[channel]
-                counts[channel] += 1
-    return _Waves(first_move, most, count, pieces, ordinal)
+                space.ordinal[move * most + piece] = space.counts[channel]
+                space.counts[channel] += 1
+    return _Waves(first_move, most, count, space.pieces, space.ordinal)
 
 
-@inner
+@borrows_inner
 def _take(  # noqa: PLR0917 - numba has no keywords
     group: GroupPlace, waves: _Waves, arriving: Integers, taken: Integers, found: Messages, part: int
 ) -> int:
     """Fill in a member's takes, and in `taken` the take of each piece; return their number."""
     tables, first, place = group.tables, found.first_take[part], 0
     item_bytes = group.sizes.item_bytes[group.number]
+    for one in range(len(arriving) * waves.most):
+        taken[one] = -1
     for wave in range(waves.num_waves):
         for position, move in enumerate(arriving):
             piece, number = wave - tables.move_round[move], move - waves.first_move
@@ -106,10 +107,12 @@ def _take(  # noqa: PLR0917 - numba has no keywords
     return place
 
 
-@inner
-def _breadth(tables: MoveTables, waves: _Waves, arriving: Integers) -> int:
+@borrows_inner
+def _breadth(tables: MoveTables, waves: _Waves, arriving: Integers, seen: Integers, num_channels: int) -> int:
     """Return the most members that pieces of one wave come from; 1 if nothing comes."""
-    broadest, seen = 1, np.full(len(tables.move_channel), -1, np.int64)
+    broadest = 1
+    for one in range(num_channels):
+        seen[one] = -1
     for wave in range(waves.num_waves):
         width = 0
         for move in arriving:
@@ -121,31 +124,30 @@ def _breadth(tables: MoveTables, waves: _Waves, arriving: Integers) -> int:
     return broadest
 
 
-@inner
+@borrows_inner
 def _post(  # noqa: PLR0917 - numba has no keywords
     group: GroupPlace,
     waves: _Waves,
     arriving: Integers,
     leaving: Integers,
-    taken: Integers,
+    space: Workspace,
     num_takes: int,
     found: Messages,
     part: int,
 ) -> None:
     """Fill in after how many takes a member posts each message; for each destination in order."""
-    tables, total, at = group.tables, 0, 0
-    for move in leaving:
-        total += waves.pieces[move - waves.first_move]
-    after, of = np.empty(total, np.int64), np.empty(total, np.int64)
-    latest = np.zeros(tables.first_channel[group.template + 1] - tables.first_channel[group.template], np.int64)
+    tables, total = group.tables, 0
+    for one in range(tables.first_channel[group.template + 1] - tables.first_channel[group.template]):
+        space.latest[one] = 0
     for wave in range(waves.num_waves):
         for move in leaving:
             piece, to = wave - tables.move_round[move], tables.move_channel[move]
             if 0 <= piece < waves.pieces[move - waves.first_move]:
-                latest[to] = max(latest[to], _last_before(tables, waves, arriving, taken, move, piece))
-                after[at], of[at] = latest[to], group.channel + to
-                at += 1
-    post_after(after, of, num_takes, found, part)
+                before = _last_before(tables, waves, arriving, space.taken, move, piece)
+                space.latest[to] = max(space.latest[to], before)
+                space.after[total], space.of[total] = space.latest[to], group.channel + to
+                total += 1
+    post_after(space, total, num_takes, found, part)
 
 
 @borrows_inner

@@ -17,15 +17,14 @@ from autosync.runtime.stock.buckets import why_not_stock
 from autosync.runtime.wire import flow_control as flow
 from autosync.runtime.wire import transfer_pieces as pieces
 from autosync.runtime.wire.flow_control import Flow
-from autosync.simulators.jit import called
 from autosync.simulators.shared.size_exchange import CONTENT_BYTES
 from autosync.simulators.timeline import transfer_sizes as made
-from autosync.simulators.timeline.move_tables import MoveTables, move_tables_of
+from autosync.simulators.timeline.move_tables import move_tables_of
 from autosync.simulators.timeline.plan_messages import messages_of
 from autosync.simulators.timeline.scene import Scene
 from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.simulators.timeline.stock_ddp import is_stock
-from autosync.simulators.timeline.transfer_sizes import Messages, TransferSizes
+from autosync.simulators.timeline.transfer_sizes import TransferSizes
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.presets import build_preset
@@ -76,7 +75,7 @@ def test_long_messages_over_trees_are_the_engines(shape: TreeShape, num_elements
         is_short=np.array([is_short]),
         first_part=np.array([0, n]),
     )
-    found = _made(tables, sizes)
+    found = messages_of(tables, sizes)
     for position in range(n):
         expected = pieces.compile_pieces(
             "all_reduce", shape, num_members=n, position=position, num_elements=num_elements, item_bytes=4
@@ -92,11 +91,6 @@ def test_long_messages_over_trees_are_the_engines(shape: TreeShape, num_elements
         for step, sends in enumerate(expected.sends):
             posted = found.post_channel[found.first_post[row + step] : found.first_post[row + step + 1]]
             assert found.channel_destination[posted].tolist() == [send.destination for send in sends]
-
-
-@called
-def _made(tables: MoveTables, sizes: TransferSizes) -> Messages:
-    return messages_of(tables, sizes)
 
 
 def assert_messages_are_the_engines(
