@@ -29,6 +29,11 @@ def refuse_unsupported(plan: Plan) -> None:
 
 
 def _reasons(plan: Plan) -> Iterator[str]:
+    if plan.stages:
+        yield (
+            "it divides the model into stages, and a pipeline cannot live behind loss.backward() "
+            "(autosync.trainer(task, bundle) trains with it)"
+        )
     if plan.backend not in ("gloo", "nccl"):
         yield f"the backend is {plan.backend}; the engine runs on gloo and on NCCL"
     for operation in plan.operations:

@@ -1,0 +1,82 @@
+"""Real ranks that compute stages of a model train as one process does on the global batch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+# Task, segments before which stages begin, their ranks, microbatches, schedule.
+Division = tuple[str, tuple[int, ...], tuple[tuple[int, ...], ...], int, str]
+
+ON_TWO: list[Division] = [
+    ("convolutions", (0, 2), ((0,), (1,)), 4, "1f1b"),
+    ("convolutions", (0, 1), ((1,), (0,)), 8, "gpipe"),
+    ("tied_text", (0, 5), ((0,), (1,)), 4, "1f1b"),
+    ("tied_text", (0, 3, 8), ((0,), (1,), (0,)), 8, "1f1b"),
+    ("far_skip", (0, 2), ((0,), (1,)), 2, "gpipe"),
+    ("tables", (0, 3), ((1,), (0,)), 8, "1f1b"),
+    ("tables", (0,), ((0, 1),), 4, "1f1b"),
+]
+ON_THREE: list[Division] = [
+    ("convolutions", (0, 1, 3), ((0,), (1,), (2,)), 6, "1f1b"),
+    ("tied_text", (0, 3, 6), ((2,), (0,), (1,)), 12, "1f1b"),
+    ("tied_text", (0, 4), ((0, 2), (1,)), 4, "1f1b"),
+    ("tied_text", (0, 4), ((1,), (0, 2)), 6, "gpipe"),
+    ("far_skip", (0, 1, 4), ((0,), (1,), (2,)), 12, "1f1b"),
+    ("tables", (0, 2), ((0,), (1, 2)), 3, "1f1b"),
+]
+
+
+def _trained(ranks: Any, divisions: list[Division]) -> list[tuple[str, dict[str, Any]]]:
+    return [("stage_cases:trained", {"name": one[0], "bundle": ranks.staged_bundle(*one)}) for one in divisions]
+
+
+@pytest.mark.timeout(200)
+def test_two_ranks_train_as_one_process_does(make_ranks: Callable[[str], Any]) -> None:
+    ranks = make_ranks("one node")
+    cases = _trained(ranks, ON_TWO)
+    skips = {"name": "far_skip", "bundle": ranks.staged_bundle(*ON_TWO[4])}
+    normalised = {"name": "normalised", "bundle": ranks.staged_bundle("normalised", (0, 2), ((0,), (1,)), 2)}
+    cases += [
+        ("stage_cases:refused", skips),
+        ("stage_cases:own_batches", skips),
+        ("stage_cases:first_step", normalised),
+    ]
+    for answers in ranks.run(cases):
+        assert answers[: len(ON_TWO)] == [""] * len(ON_TWO)
+        refused, own, first = answers[len(ON_TWO) :]
+        assert "autosync.trainer(task, bundle)" in refused["parallelize"]
+        assert "a step trains on the global batch of 8" in refused["part"]
+        assert "each rank gives step() the whole global batch" in own
+        assert "BatchNorm" in first
+
+
+@pytest.mark.timeout(200)
+def test_three_ranks_train_as_one_process_does(make_ranks: Callable[[str], Any]) -> None:
+    ranks = make_ranks("unequal")
+    for answers in ranks.run(_trained(ranks, ON_THREE)):
+        assert answers == [""] * len(ON_THREE)
+
+
+@pytest.mark.timeout(200)
+def test_a_trainer_takes_data_parallel_bundles_too(make_ranks: Callable[[str], Any]) -> None:
+    ranks = make_ranks("one node")
+    cases = [
+        ("stage_cases:trained", {"name": name, "bundle": ranks.undivided_bundle(preset, name)})
+        for preset, name in (("ddp", "tied_text"), ("sharded", "tables"), ("bytescheduler", "far_skip"))
+    ]
+    for answers in ranks.run(cases):
+        assert answers == [""] * len(cases)
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("victim", [1, 2])
+def test_a_killed_rank_is_named_by_all_others(make_ranks: Callable[[str], Any], victim: int) -> None:
+    ranks = make_ranks("unequal")
+    bundle = ranks.staged_bundle("far_skip", (0, 1, 4), ((0,), (1,), (2,)), 6)
+    answers = ranks.run_one("stage_cases:killed", name="far_skip", bundle=bundle, victim=victim)
+    others = [answer for number, answer in enumerate(answers) if number != victim]
+    assert answers[victim] is None
+    for answer in others:
+        assert f"rank {victim} on" in answer["told"]
+        assert answer["seconds"] < 30
