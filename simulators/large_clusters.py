@@ -7,14 +7,19 @@ from pathlib import Path
 from autosync.simulators.analytical.simulator import AnalyticalSimulator
 from autosync.simulators.interface import Simulator
 from autosync.simulators.shared.costs import Costs
+from autosync.simulators.stages.simulator import WithStages
 from autosync.simulators.timeline.simulator import MOST_RANKS, TimelineSimulator
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 
 
 def open_timeline(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> Simulator:  # noqa: ARG001 - neither learns from other models
-    """Return the simulator that the catalogue calls `timeline`. Its own name tells which of the two it is."""
-    return most_detailed(model, cluster)
+    """Return the simulator that the catalogue calls `timeline`. Its own name tells which of the two it is.
+
+    It also plays strategies with stages, if the model can be cut.
+    """
+    found = most_detailed(model, cluster)
+    return WithStages(found, model, cluster) if model.timeline.cuts else found
 
 
 def most_detailed(model: ModelSpec, cluster: ClusterSpec, *, costs: Costs | None = None) -> Simulator:
