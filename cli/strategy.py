@@ -158,7 +158,7 @@ def divide(
 ) -> None:
     """Divide MODEL into stages, each computed by some ranks of a cluster.
 
-    MODEL is a model spec with cuts (autosync profile --cuts). autosync.trainer trains with the strategy.
+    MODEL is a task, or a model spec with cuts (autosync profile --cuts). autosync.trainer trains with the strategy.
     """
     from autosync.strategy import legality
     from autosync.strategy.dividing.divide import divide as divided
@@ -168,7 +168,7 @@ def divide(
     stages = [_stage(text) for text in places]
     if stages and microbatches is None:
         raise click.UsageError("--stage goes with --microbatches")
-    model, cluster = model_and_cluster(model_target, cluster_target)
+    model, cluster = model_and_cluster(model_target, cluster_target, cuts=True)
     if stages and microbatches is not None:
         built = divided_strategy(model, stages, microbatches, schedule, slack)
         legality.check(built, model, cluster)

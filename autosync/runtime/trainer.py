@@ -22,6 +22,7 @@ from autosync.errors import OperationError
 from autosync.plan.lowering import lower
 from autosync.plan.types import Plan
 from autosync.runtime.data_parallel_steps import DataParallelSteps
+from autosync.runtime.parallelize import note_begun
 from autosync.runtime.session.agreement import agree, facts_of_rank, parameters_of, refusal_told
 from autosync.runtime.session.start import next_session
 from autosync.runtime.stages.staged_session import StagedSession
@@ -132,6 +133,7 @@ def trainer(
     optimizer = build_optimizer(task, model.parameters())
     steps: _Steps
     if bundle.strategy.stages:
+        note_begun(model)
         steps = _staged(task, model, optimizer, bundle, group, timeout_seconds=timeout_seconds, init_sync=init_sync)
     else:
         steps = DataParallelSteps(

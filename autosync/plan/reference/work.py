@@ -101,7 +101,7 @@ class Worker:
     def _encode(self, operation: Local, rank: int, step: int) -> None:
         codec = operation.settings
         assert codec is not None, "encoding has a codec"
-        assert not isinstance(codec, OuterOptimizer), "encoding has a codec"
+        assert not isinstance(codec, OuterOptimizer | StagePass), "encoding has a codec"
         for source, target in zip(operation.inputs, operation.outputs, strict=True):
             region = self._plan.regions[source]
             values = self._store.dense(region, rank, step).copy()
@@ -140,7 +140,7 @@ class Worker:
     def _decode(self, operation: Local, rank: int, step: int) -> None:
         codec = operation.settings
         assert codec is not None, "decoding has a codec"
-        assert not isinstance(codec, OuterOptimizer), "decoding has a codec"
+        assert not isinstance(codec, OuterOptimizer | StagePass), "decoding has a codec"
         if isinstance(codec, PowerSGD):
             self._decode_factors(operation, rank, step, codec)
         elif isinstance(codec, Cast):
