@@ -6,7 +6,8 @@ stage. The time of a division is a sum of latencies and a maximum over stages. S
 each of several limits on the maximum, and the best sum and limit together win. Few divisions are tried below every
 limit that matters; for many, limits lie close together, first over the whole range and then around the best.
 
-A stage may have hosts of several classes only while there are few kinds of mixtures, or if it has all hosts.
+A stage may have hosts of several classes only while there are few kinds of mixtures, or if it has all hosts. With many
+classes, stages take the hosts class by class, in several orders of the classes.
 Source: Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019, section 3.1, and
 "Memory-Efficient Pipeline-Parallel DNN Training" (PipeDream-2BW and -Flush), ICML 2021; there, hosts are alike.
 """
@@ -16,17 +17,19 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem
+from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem, StageHost
 
 MOST_MIXTURES = 64
 """With more kinds of mixtures, stages have hosts of one class."""
+MOST_STATES = 150
+"""With more combinations of used hosts, classes are used up one after another."""
 MOST_LIMITS = 64
 NUM_LIMITS = 20
 MOST_WORK = 60_000_000
@@ -47,6 +50,9 @@ class FoundDivision(NamedTuple):
 def partition(problem: DivisionProblem) -> FoundDivision | None:
     """Return the best division that was found, which uses all hosts; None if none fits into memory."""
     programme = _Programme(problem)
+    if programme.num_states > MOST_STATES:
+        found = [_Programme(problem, order=order).solve() for order in programme.orders()]
+        return min(filter(None, found), key=_seconds, default=None)
     if programme.work > MOST_WORK:
         num_blocks = max(LEAST_BLOCKS, math.isqrt(int(MOST_WORK * problem.num_blocks**2 / programme.work)))
         if num_blocks < problem.num_blocks:
@@ -74,11 +80,13 @@ class _Choice(NamedTuple):
 
 
 class _Programme:
-    def __init__(self, problem: DivisionProblem) -> None:
+    def __init__(self, problem: DivisionProblem, *, order: Sequence[StageHost] = ()) -> None:
         self._problem = problem
-        classes: dict[object, list[int]] = {}
+        self._is_in_order = bool(order)
+        classes: dict[StageHost, list[int]] = {host: [] for host in order}
         for index, host in enumerate(problem.hosts):
             classes.setdefault(host, []).append(index)
+        self._kinds_of_hosts = list(classes)
         self._classes = list(classes.values())
         self._all: Counts = tuple(len(members) for members in self._classes)
         self._mixtures = [self._mixture(counts) for counts in self._kinds() if sum(counts) <= problem.microbatches]
@@ -102,10 +110,34 @@ class _Programme:
         return _Mixture(counts, hosts, self._problem.rack_of(hosts))
 
     @property
+    def num_states(self) -> int:
+        """The number of combinations of used hosts."""
+        return math.prod(count + 1 for count in self._all)
+
+    def orders(self) -> list[list[StageHost]]:
+        """Return orders in which classes may be used up: by rack and speed, or by speed alone."""
+        hosts = self._kinds_of_hosts
+        keys: list[Callable[[StageHost], tuple[float, ...]]] = [
+            lambda host: (host.rack, host.speed),
+            lambda host: (host.rack, -host.speed),
+            lambda host: (host.speed, min(host.rate_out, host.rate_in)),
+        ]
+        return [sorted(hosts, key=key) for key in keys]
+
+    def _used(self) -> list[Counts]:
+        """Return the combinations of used hosts, from none to all."""
+        if not self._is_in_order:
+            return sorted(itertools.product(*(range(count + 1) for count in self._all)), key=sum)
+        found: list[Counts] = [(0,) * len(self._all)]
+        for place, count in enumerate(self._all):
+            after = (0,) * (len(self._all) - place - 1)
+            found += [(*self._all[:place], number, *after) for number in range(1, count + 1)]
+        return found
+
+    @property
     def work(self) -> int:
         """About how many numbers one pass compares."""
-        num_states = math.prod(count + 1 for count in self._all)
-        return num_states * len(self._mixtures) * len(self._racks) * NUM_LIMITS * self._problem.num_blocks**2 // 4
+        return self.num_states * len(self._mixtures) * len(self._racks) * NUM_LIMITS * self._problem.num_blocks**2 // 4
 
     def solve(self) -> FoundDivision | None:
         best = self._below([math.inf])
@@ -182,8 +214,7 @@ class _Programme:
         states: dict[tuple[Counts, int | None], _Choice] = {}
         none: Counts = (0,) * len(self._all)
         states[none, None] = _Choice(start, nothing, nothing, nothing)
-        vectors = sorted(itertools.product(*(range(count + 1) for count in self._all)), key=sum)
-        for used in vectors[1:]:
+        for used in self._used()[1:]:
             for number, mixture in enumerate(self._mixtures):
                 behind = tuple(one - other for one, other in zip(used, mixture.counts, strict=True))
                 if min(behind) >= 0:

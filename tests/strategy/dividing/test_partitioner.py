@@ -74,14 +74,6 @@ def _check(seed: int, *, num_blocks: int, num_hosts: int) -> None:
     assert found.seconds <= best * 1.02
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_no_division_is_much_better(seed: int) -> None:
-    rng = random.Random(seed)
-    _check(seed, num_blocks=rng.randint(1, 5), num_hosts=rng.randint(1, 3))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1500)
 def test_no_division_of_two_hundred_is_much_better() -> None:
     for seed in range(NUM_CASES):
         rng = random.Random(1000 + seed)
@@ -148,8 +140,8 @@ def test_a_hundred_layers_on_sixteen_hosts_take_less_than_a_second(num_classes: 
     hosts = tuple(kinds[number % num_classes] for number in range(16))
     begin = time.process_time()
     assert partition(replace(problem, hosts=hosts, microbatches=64)) is not None
-    # A slow machine under load; the aim is one second.
-    assert time.process_time() - begin < 5.0
+    # One second on an idle machine.
+    assert time.process_time() - begin < 3.0
 
 
 def test_a_large_tied_weight_keeps_both_ends_on_one_host() -> None:
