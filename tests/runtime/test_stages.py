@@ -1,9 +1,12 @@
 """Real ranks that compute stages of a model train as one process does on the global batch."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from autosync.specs.model import ModelSpec
 
 # Task, segments before which stages begin, their ranks, microbatches, schedule.
 Division = tuple[str, tuple[int, ...], tuple[tuple[int, ...], ...], int, str]
@@ -96,3 +99,33 @@ def test_a_killed_rank_is_named_by_all_others(make_ranks: Callable[[str], Any], 
         if number != victim:
             assert f"rank {victim} on" in answer[1]["told"]
             assert answer[1]["seconds"] < 30
+
+
+def _random_division(rng: random.Random, cuts: dict[str, list[int]]) -> Division:
+    """A division over three ranks: up to three stages, some with two ranks, and some ranks with two stages."""
+    name = rng.choice(sorted(cuts))
+    num_stages = rng.randint(1, min(3, len(cuts[name]) + 1))
+    places = (0, *sorted(rng.sample(cuts[name], num_stages - 1)))
+    a, b, c = rng.sample(range(3), 3)
+    ways: dict[int, list[tuple[tuple[int, ...], ...]]] = {
+        1: [((a, b, c),)],
+        2: [((a,), (b, c)), ((a, b), (c,))],
+        3: [((a,), (b,), (c,)), ((a, b), (c,), (a, b))],
+    }
+    ranks = rng.choice(ways[num_stages])
+    microbatches = rng.choice([count for count in (2, 3, 4, 6, 12) if count >= max(map(len, ranks))])
+    return name, places, ranks, microbatches, rng.choice(("gpipe", "1f1b"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_random_divisions_train_as_one_process_does(
+    make_ranks: Callable[[str], Any], staged_spec: Callable[[str], ModelSpec]
+) -> None:
+    ranks, rng = make_ranks("unequal"), random.Random(5)
+    names = ("convolutions", "tied_text", "far_skip", "tables")
+    cuts = {name: [cut.before for cut in staged_spec(name).timeline.cuts] for name in names}
+    divisions = [_random_division(rng, cuts) for _ in range(40)]
+    for answers in ranks.run(_trained(ranks, divisions), limit_seconds=400):
+        assert len(answers) == len(divisions)
+        assert [pair for pair in zip(divisions, answers, strict=True) if pair[1]] == []

@@ -51,8 +51,8 @@ def partition(problem: DivisionProblem) -> FoundDivision | None:
     """Return the best division that was found, which uses all hosts; None if none fits into memory."""
     programme = _Programme(problem)
     if programme.num_states > MOST_STATES:
-        found = [_Programme(problem, order=order).solve() for order in programme.orders()]
-        return min(filter(None, found), key=_seconds, default=None)
+        in_order = [_Programme(problem, order=order).solve() for order in programme.orders()]
+        return min(filter(None, in_order), key=_seconds, default=None)
     if programme.work > MOST_WORK:
         num_blocks = max(LEAST_BLOCKS, math.isqrt(int(MOST_WORK * problem.num_blocks**2 / programme.work)))
         if num_blocks < problem.num_blocks:
