@@ -46,4 +46,6 @@ def test_the_example_trains_in_stages_as_in_one_process(tmp_path: Path) -> None:
         found = torch.load(tmp_path / name)
         assert found["losses"] == pytest.approx(wanted["losses"], rel=1e-4), json.dumps(found["losses"])
         for key, value in wanted["state"].items():
-            torch.testing.assert_close(found["state"][key], value, rtol=1e-2, atol=1e-3)
+            # The true gradient of a key's bias is zero, and Adam makes much of what is left of it by rounding.
+            tolerance = 0.06 if key.endswith("query_key_value.bias") else 2e-3
+            assert float((found["state"][key] - value).norm()) <= tolerance * float(value.norm()), key
