@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from autosync.loops.declarations import Table, loop
     from autosync.runtime.checkpoints.calls import consolidate, load, save
     from autosync.runtime.parallelize import describe, drain, no_sync, parallelize, release, weigh
+    from autosync.runtime.trainer import trainer
     from autosync.search.tune import tune
     from autosync.specs.task import Task
 
@@ -32,6 +33,7 @@ __all__ = [
     "release",
     "save",
     "share_sampler",
+    "trainer",
     "tune",
     "weigh",
 ]
@@ -50,6 +52,7 @@ _LAZY = {
     "release": "autosync.runtime.parallelize",
     "save": "autosync.runtime.checkpoints.calls",
     "share_sampler": "autosync.inputs.share_sampler",
+    "trainer": "autosync.runtime.trainer",
     "tune": "autosync.search.tune",
     "weigh": "autosync.runtime.parallelize",
 }

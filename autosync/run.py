@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     sys.stderr.write(
         f"error: {program.name} has ended, and the bundle was not used: in this process it constructed no "
-        "torch.nn.parallel.DistributedDataParallel, and did not call autosync.parallelize\n"
+        "torch.nn.parallel.DistributedDataParallel, and did not call autosync.parallelize or autosync.trainer\n"
     )
     return 1
 

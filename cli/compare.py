@@ -94,13 +94,13 @@ def compare(
     from autosync.specs.task_file import is_task
     from autosync.trials.compare import Design
     from autosync.trials.compare import compare as run_comparison
-    from autosync.trials.contestant_names import TORCH_DDP, check_names, contestants_by_name
+    from autosync.trials.contestant_names import TORCH_DDP, check_names, contestants_by_name, have_stages
     from autosync.trials.service import TrialService
 
     refuse_overwrite(report, force=force)
     wanted = names if len(names) > 1 else (TORCH_DDP, *names)
     check_names(wanted)
-    model, cluster = model_and_cluster(model_target, cluster_target, is_run=True)
+    model, cluster = model_and_cluster(model_target, cluster_target, is_run=True, cuts=have_stages(wanted))
     contestants = contestants_by_name(wanted, model, cluster, is_replayed=not is_task(model_target))
     if dry_run:
         _dry_run(contestants, model, cluster, as_json=as_json)

@@ -46,8 +46,10 @@ def context_options(command: F) -> F:
     return model(cluster(command))
 
 
-def model_and_cluster(model_target: str, cluster_target: str, *, is_run: bool = False) -> tuple[ModelSpec, ClusterSpec]:
-    """Return the model and the cluster of two operands. A task is profiled in this call.
+def model_and_cluster(
+    model_target: str, cluster_target: str, *, is_run: bool = False, cuts: bool = False
+) -> tuple[ModelSpec, ClusterSpec]:
+    """Return the model and the cluster of two operands. A task is profiled in this call, with `cuts` if these are used.
 
     With `is_run`, ranks will be started on the cluster.
     """
@@ -60,7 +62,7 @@ def model_and_cluster(model_target: str, cluster_target: str, *, is_run: bool = 
     check_model_file(model_target)
     if is_task(model_target):
         note(f"profiling {model_target}")
-    return model_of(model_target, device=cluster.device_type), cluster
+    return model_of(model_target, device=cluster.device_type, cuts=cuts), cluster
 
 
 def context_of(model_target: str | None, cluster_target: str | None) -> tuple[ModelSpec, ClusterSpec] | None:

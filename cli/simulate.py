@@ -102,7 +102,10 @@ def simulate(
         predictor = open_simulator(simulator, model, cluster, prior=prior)
         predictions = dict(zip(strategies, predictor.predict(list(strategies.values())), strict=True))
         explanation = None
-        if trace is not None or (len(strategies) == 1 and simulator == DEFAULT_SIMULATOR):
+        is_divided = any(one.stages for one in strategies.values())
+        if trace is not None and is_divided:
+            raise InputError("a trace of a strategy with stages", rule="--trace shows messages, and not passes")
+        if trace is not None or (len(strategies) == 1 and simulator == DEFAULT_SIMULATOR and not is_divided):
             explanation = _explanation(next(iter(strategies.values())), model, cluster, trace)
     limit = bound(model, cluster, rates=rates_of(cluster))
     found = Simulation(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,12 @@ from autosync.cli.operands import CLUSTER_HELP, context_options, model_and_clust
 from autosync.cli.output import force_option, json_option, note, print_json, print_text, refuse_overwrite
 from autosync.cli.profile_warnings import profile_warning_lines
 from autosync.errors import InputError
+
+if TYPE_CHECKING:
+    from autosync.specs.cluster import ClusterSpec
+    from autosync.specs.model import ModelSpec
+    from autosync.strategy.representation import Strategy
+    from autosync.strategy.stages import ModelStage, PipelineSchedule
 
 
 @click.group()
@@ -69,11 +75,6 @@ def build(
     MODEL is a model spec, the name of a shipped one, or a task (FILE.py). Without -o the strategy is printed. A bundle
     is a strategy together with its model and cluster.
     """
-    from autosync import documents
-    from autosync.plan.bundling import bundled
-    from autosync.strategy.bundle import dump_bundle, save_bundle
-    from autosync.strategy.describe import in_words
-    from autosync.strategy.files import dump_strategy, save_strategy
     from autosync.strategy.presets import PRESETS, build_preset
 
     refuse_overwrite(output, force=force)
@@ -81,6 +82,19 @@ def build(
     PRESETS.get(preset)  # refuses a misspelt name before a task is profiled
     model, cluster = model_and_cluster(model_target, cluster_target)
     built = build_preset(preset, model, cluster, **options)
+    _write(built, model, cluster, output, is_bundle=is_bundle, as_json=as_json)
+
+
+def _write(
+    built: Strategy, model: ModelSpec, cluster: ClusterSpec, output: Path | None, *, is_bundle: bool, as_json: bool
+) -> None:
+    """Write or print a strategy that was made for a model and a cluster, or its bundle."""
+    from autosync import documents
+    from autosync.plan.bundling import bundled
+    from autosync.strategy.bundle import dump_bundle, save_bundle
+    from autosync.strategy.describe import in_words
+    from autosync.strategy.files import dump_strategy, save_strategy
+
     for line in profile_warning_lines(model):
         note(line)
     bundle = bundled(built, model, cluster) if is_bundle else None
@@ -95,6 +109,83 @@ def build(
         print_json(fields)
     elif output is None:
         print(documents.format_yaml(fields), end="")
+
+
+@strategy.command(
+    epilog="""\b
+Examples:
+  autosync profile model.py --cuts -o model.yaml
+  autosync strategy divide model.yaml --cluster cluster.yaml --bundle -o stages.yaml
+  autosync strategy divide model.yaml --cluster cluster.yaml --microbatches 16 --stage 0:0 --stage 12:1+2"""
+)
+@click.argument("model_target", metavar="MODEL")
+@click.option("--cluster", "cluster_target", metavar="CLUSTER", required=True, help=CLUSTER_HELP)
+@click.option(
+    "--microbatches", type=click.IntRange(min=1), metavar="N", help="Parts of the global batch.  [default: the best]"
+)
+@click.option("--schedule", type=click.Choice(("gpipe", "1f1b")), default="1f1b", show_default=True)
+@click.option(
+    "--slack",
+    type=click.IntRange(min=0),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="Microbatches under way beyond what stages work on, to hide sends (1f1b).",
+)
+@click.option(
+    "--stage",
+    "places",
+    multiple=True,
+    metavar="SEGMENT:RANKS",
+    help="A stage that begins before this segment, on these ranks (0:0, 12:1+2).  [default: the best]",
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="S.yaml", help="Write the strategy here.")
+@click.option("--bundle", "is_bundle", is_flag=True, help="Make a bundle for launch and trainer.")
+@force_option
+@json_option
+def divide(
+    *,
+    model_target: str,
+    cluster_target: str,
+    microbatches: int | None,
+    schedule: PipelineSchedule,
+    slack: int,
+    places: tuple[str, ...],
+    output: Path | None,
+    is_bundle: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Divide MODEL into stages, each computed by some ranks of a cluster.
+
+    MODEL is a task, or a model spec with cuts (autosync profile --cuts). autosync.trainer trains with the strategy.
+    """
+    from autosync.strategy import legality
+    from autosync.strategy.dividing.divide import divide as divided
+    from autosync.strategy.dividing.divided import divided_strategy
+
+    refuse_overwrite(output, force=force)
+    stages = [_stage(text) for text in places]
+    if stages and microbatches is None:
+        raise click.UsageError("--stage goes with --microbatches")
+    model, cluster = model_and_cluster(model_target, cluster_target, cuts=True)
+    if stages and microbatches is not None:
+        built = divided_strategy(model, stages, microbatches, schedule, slack)
+        legality.check(built, model, cluster)
+    else:
+        built = divided(model, cluster, microbatches=microbatches, schedule=schedule, slack=slack)
+    _write(built, model, cluster, output, is_bundle=is_bundle, as_json=as_json)
+
+
+def _stage(text: str) -> ModelStage:
+    """Parse a stage such as `12:1+2`."""
+    from autosync.strategy.stages import ModelStage
+
+    before, _, ranks = text.partition(":")
+    try:
+        return ModelStage(before=int(before), ranks=tuple(int(rank) for rank in ranks.split("+")))
+    except ValueError as error:
+        raise InputError(f"{text!r} is no stage", rule="SEGMENT:RANK+RANK, such as 12:1+2") from error
 
 
 @strategy.command(

@@ -8,6 +8,7 @@ from pathlib import Path
 from autosync.datasets.schema import Record
 from autosync.simulators.analytical.simulator import AnalyticalSimulator
 from autosync.simulators.interface import Prediction, Simulator
+from autosync.simulators.stages.simulator import WithStages
 from autosync.simulators.timeline.scene_builder import MOST_RANKS
 from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec
@@ -17,8 +18,12 @@ from autosync.strategy.representation import Strategy
 
 
 def open_timeline(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> Simulator:  # noqa: ARG001 - neither learns from other models
-    """Return the simulator that the catalogue calls `timeline`."""
-    return most_detailed(model, cluster)
+    """Return the simulator that the catalogue calls `timeline`.
+
+    It also plays strategies with stages, if the model can be cut.
+    """
+    found = most_detailed(model, cluster)
+    return WithStages(found, model, cluster) if model.timeline.cuts else found
 
 
 def most_detailed(model: ModelSpec, cluster: ClusterSpec, *, costs: Costs | None = None) -> Simulator:

@@ -16,6 +16,7 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ITEM_BYTES, ModelSpec
 from autosync.strategy.parts import Part
 from autosync.strategy.representation import Strategy
+from autosync.strategy.stages import holders_of_variables
 
 # The constructor of a NamedTuple calls this; calling it directly takes half the time.
 _new = tuple.__new__
@@ -86,6 +87,9 @@ class Builder:
         self.strategy = strategy
         self.model = model
         self.site = Site(model, cluster)
+        self._cluster = cluster
+        self._holders = holders_of_variables(strategy.stages, model) if strategy.stages else {}
+        self._sites: dict[tuple[int, ...], Site] = {}
         self.parts = tuple(named_parts.values())
         index_of = {variable.name: index for index, variable in enumerate(model.variables)}
         self.variable_of = [index_of[part.variable.name] for part in self.parts]
@@ -99,6 +103,13 @@ class Builder:
         self._ready = [part.variable.ready for part in self.parts]
         self._use = [part.variable.use for part in self.parts]
         self._grad_ready = [Edge("grad_ready", variable) for variable in self.variable_of]
+
+    def site_of(self, message: int) -> Site:
+        """Return the site of a message: its workers are the ranks that hold its variables."""
+        if not self._holders:
+            return self.site
+        members = self._holders[self.parts[self._position[self.strategy.messages[message].parts[0]]].variable.name]
+        return self._sites.setdefault(members, Site(self.model, self._cluster, members))
 
     def region(self, region: Region) -> int:
         """Add a region and return its position."""

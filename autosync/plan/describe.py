@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from autosync.plan.identity import is_rooted
 from autosync.plan.traffic import amortised_traffic
-from autosync.plan.types import Edge, Gate, Groups, Local, Operation, Plan, Transfer
+from autosync.plan.types import Edge, Gate, Groups, Local, Operation, Plan, StagePass, Transfer
 from autosync.specs.cluster import ClusterSpec
 from autosync.strategy.shares import in_words
 from autosync.strategy.wording import abbreviated, count, format_table, runs
@@ -45,6 +45,8 @@ class _Stages:
 
     def __init__(self, plan: Plan, cluster: ClusterSpec) -> None:
         self.by_message: list[list[_Stage]] = [[] for _ in plan.messages]
+        # The passes and the sends of a divided model, which are in no message.
+        self.of_passes: list[_Stage] = []
         self.name_of: list[str] = []
         self._plan = plan
         self._variables = list(dict.fromkeys(part.variable.name for part in plan.parts))
@@ -53,11 +55,13 @@ class _Stages:
 
     def _group(self, plan: Plan) -> None:
         grouped: list[dict[object, list[Operation]]] = [{} for _ in plan.messages]
+        passes: dict[object, list[Operation]] = {}
         for operation in plan.operations:
-            stages = grouped[operation.message]
+            stages = passes if operation.message < 0 else grouped[operation.message]
             stages.setdefault(_manner(operation), []).append(operation)
             place = list(stages).index(_manner(operation)) + 1
-            self.name_of.append(f"{operation.message}.{place}")
+            self.name_of.append(f"{'p' if operation.message < 0 else operation.message}.{place}")
+        self.of_passes = [_Stage(f"p.{place}", tuple(found)) for place, found in enumerate(passes.values(), 1)]
         for message, found in enumerate(grouped):
             for place, operations in enumerate(found.values(), 1):
                 self.by_message[message].append(_Stage(f"{message}.{place}", tuple(operations)))
@@ -70,11 +74,13 @@ class _Stages:
         after = self.waits(edge for operation in stage.operations for edge in operation.after)
         if isinstance(first, Local):
             what = first.cost if first.cost.startswith(first.kind) else f"{first.kind} {first.cost}"
+            if isinstance(first.settings, StagePass):
+                what = f"{what} stage {first.settings.stage}, {count(len(stage.operations), 'microbatch')}"
             share = " (its shard)" if first.sharded else ""
             return (stage.name, what.replace(":", " "), who + share, "", "", "", when, after)
         return (
             stage.name,
-            f"{first.collective} {first.algorithm}",
+            _crossing_in_words(self._plan, first) or f"{first.collective} {first.algorithm}",
             who + (" (its share)" if first.within else ""),
             _size(stage),
             str(self._plan.lane_of(first)),
@@ -110,6 +116,13 @@ def _manner(operation: Operation) -> object:
     return operation.kind, operation.cost, operation.groups, operation.every
 
 
+def _crossing_in_words(plan: Plan, transfer: Transfer) -> str:
+    """Return what a send between stages carries; nothing for other transfers."""
+    if transfer.collective != "send":
+        return ""
+    return "activations" if plan.regions[transfer.regions[0]].kind == "activations" else "their gradients"
+
+
 def _ago(lag: int) -> str:
     return "" if lag == 0 else " of the last step" if lag == 1 else f" {lag} steps ago"
 
@@ -119,7 +132,8 @@ def _size(stage: _Stage) -> str:
     size = format_size(sum(transfer.num_bytes for transfer in transfers))
     each = " each" if transfers[0].collective in ("gather_v", "all_gather_v") else ""
     expected = "~" if any(transfer.max_elements != transfer.num_elements for transfer in transfers) else ""
-    slices = f" in {len(transfers)} slices" if len(transfers) > 1 else ""
+    pieces = "microbatches" if transfers[0].collective == "send" else "slices"
+    slices = f" in {len(transfers)} {pieces}" if len(transfers) > 1 else ""
     return f"{expected}{size}{each}{slices}"
 
 
@@ -141,7 +155,7 @@ class _People:
         groups = operation.groups
         if is_rooted(operation) and len(groups) == 1:
             root, *others = groups[0]
-            from_root = isinstance(operation, Transfer) and operation.collective == "broadcast"
+            from_root = isinstance(operation, Transfer) and operation.collective in ("broadcast", "send")
             ends = (
                 (self._names[root], self._crowd(others, root))
                 if from_root
@@ -179,12 +193,14 @@ def _summary(plan: Plan, stages: _Stages) -> str:
     transfers = sum(isinstance(operation, Transfer) for operation in plan.operations)
     facts = [
         count(len(plan.messages), "message"),
-        count(sum(len(found) for found in stages.by_message), "stage"),
+        count(len(stages.of_passes) + sum(len(found) for found in stages.by_message), "stage"),
         count(len(plan.operations), "operation"),
         f"{count(transfers, 'transfer')} among them",
         count(plan.num_lanes, "lane"),
     ]
     divided = f"; the workers compute {in_words(plan.shares)}" if plan.shares else ""
+    if plan.stages:
+        divided = f"; {count(len(plan.stages), 'stage')} of layers, {count(plan.microbatches, 'microbatch')} a step"
     return f"plan: {', '.join(facts)}{divided}"
 
 
@@ -196,9 +212,11 @@ def _listing(plan: Plan, stages: _Stages, limit: int | None) -> str:
         if shown and limit is not None and num_rows > limit:
             break
         shown.append(found)
-    rows = [stages.row(stage) for found in shown for stage in found]
+    rows = [stages.row(stage) for found in (stages.of_passes, *shown) for stage in found]
     header, *lines = format_table(rows, header=_HEADER).splitlines()
-    text, place = [header], 0
+    text, place = [header], len(stages.of_passes)
+    if stages.of_passes:
+        text += ["stages of layers", *lines[:place]]
     for message, found in enumerate(shown):
         text.append(f"message {message}: {abbreviated(plan.messages[message])}")
         text.extend(lines[place : place + len(found)])

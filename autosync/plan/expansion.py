@@ -41,7 +41,7 @@ def num_chunks(collective: Collective, num_members: int, algorithm: Algorithm = 
     """Return the number of chunks that a collective's buffer is split into."""
     if isinstance(algorithm, TreeShape):
         return algorithm.num_units
-    return 1 if collective in ("reduce", "broadcast") else num_members
+    return 1 if collective in ("reduce", "broadcast", "send") else num_members
 
 
 @functools.lru_cache(maxsize=4096)
@@ -242,4 +242,5 @@ _EXPANSIONS: Mapping[tuple[Collective, NamedAlgorithm], Callable[[int], Iterable
     ("broadcast", "tree"): _tree_broadcast,
     ("broadcast", "star"): _star_broadcast,
     ("gather_v", "star"): _star_gather,
+    ("send", "star"): _star_broadcast,
 }

@@ -196,4 +196,5 @@ _FORMULAS: Mapping[tuple[Collective, NamedAlgorithm], Callable[[int], Collective
     ("broadcast", "tree"): functools.partial(_tree, up=False),
     ("broadcast", "star"): functools.partial(_star, up=False),
     ("gather_v", "star"): _star_gather,
+    ("send", "star"): functools.partial(_star, up=False),
 }

@@ -26,7 +26,7 @@ from autosync.specs.cluster import ClusterSpec, symmetry_classes
 from autosync.strategy.shapes.levels import levels
 from autosync.strategy.shapes.trees import TreeShape, by_root
 
-ROOTED = ("reduce", "broadcast", "gather_v")
+ROOTED = ("reduce", "broadcast", "gather_v", "send")
 
 # Each cell holds equal nodes that have had the same roles in all operations so far.
 _Cells = list[list[int]]
@@ -60,7 +60,10 @@ def plan_id(plan: Plan, cluster: ClusterSpec) -> str:
 
 
 def _division(plan: Plan, names: Sequence[int]) -> list[Any]:
-    """Return the shares of the renamed ranks, and whether batches are weighed; nothing for an even plan."""
+    """Return the shares and the stages of the renamed ranks, and whether batches are weighed; nothing if undivided."""
+    stages = [[stage.before, [names[rank] for rank in stage.ranks]] for stage in plan.stages]
+    if stages:
+        return [stages, plan.microbatches]
     if not plan.shares and not plan.weighs:
         return []
     return [[share for _, share in sorted(zip(names, plan.shares, strict=False))], plan.weighs]

@@ -1,7 +1,8 @@
 """The lowering: strategy + model spec + cluster spec -> plan; a pure, deterministic function without torch.
 
 Nothing else interprets a strategy. It lowers the strategy's canonical form, so equal strategy ids mean equal plans. The
-order of the operations proves that a plan cannot deadlock. First come the operations that collect gradients, in the
+order of the operations proves that a plan cannot deadlock. With stages, the passes and the sends between stages come
+first, in the order of time. Then come the operations that collect gradients, in the
 order in which gradients become ready; then the barrier; then the operations that update and return parameters, in the
 order of their next use. Every operation comes after all operations that it waits for, and each lane follows this order.
 """
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
 from autosync.plan.builder import Builder, Finished, Slice
+from autosync.plan.pipeline import add_passes
 from autosync.plan.steps import Template
 from autosync.plan.templates import template_of
 from autosync.plan.types import Edge, Gate, Groups, Local, Plan, Region, Transfer
@@ -54,6 +56,8 @@ def _collector_paused() -> Iterator[None]:
 def _lower(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Plan:
     builder = Builder(strategy, model, cluster, all_parts(strategy, model))
     slices = [builder.slices_of(index) for index in range(len(strategy.messages))]
+    if strategy.stages:
+        add_passes(builder, strategy.stages, strategy.microbatches, model, cluster)
     templates = _templates(builder)
     finished = _collect(builder, templates, slices)
     barriers = _barriers(builder, slices, finished)
@@ -74,6 +78,8 @@ def _lower(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Plan:
         gates=_gates(builder, finished, settled),
         shares=strategy.shares,
         weighs=model.weighs,
+        stages=strategy.stages,
+        microbatches=strategy.microbatches,
     )
 
 
@@ -81,14 +87,15 @@ Settled = list[tuple[Sequence[Slice], tuple[Edge, ...]]]
 
 
 def _templates(builder: Builder) -> list[Template]:
-    """Return the template of each message; messages with the same synchroniser and codec share one."""
-    known: dict[tuple[Synchroniser, Codec | None], Template] = {}
+    """Return the template of each message; messages with the same synchroniser, codec and workers share one."""
+    known: dict[tuple[Groups, Synchroniser, Codec | None], Template] = {}
     found: list[Template] = []
-    for message in builder.strategy.messages:
-        key = (message.synchroniser, message.codec)
+    for index, message in enumerate(builder.strategy.messages):
+        site = builder.site_of(index)
+        key = (site.workers, message.synchroniser, message.codec)
         template = known.get(key)
         if template is None:
-            template = known[key] = template_of(builder.site, *key)
+            template = known[key] = template_of(site, message.synchroniser, message.codec)
         found.append(template)
     return found
 
@@ -187,8 +194,8 @@ def _norm(
 
 
 def _is_everywhere(builder: Builder, one: Finished) -> bool:
-    """Whether every worker holds the whole gradient."""
-    return one.holders == builder.site.workers and not one.sharded
+    """Whether every worker (with stages, every one of the message) holds the whole gradient."""
+    return not one.sharded and (bool(builder.strategy.stages) or one.holders == builder.site.workers)
 
 
 def _settle(

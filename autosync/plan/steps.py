@@ -11,7 +11,7 @@ to the slices that it works on; its regions are named by kind; its waits refer t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -197,14 +197,17 @@ class Draft:
 class Site:
     """The facts of a cluster and a model that templates need: the groups of ranks, and the name of the update's cost.
 
-    `shared_nodes` are the groups of workers on nodes with several workers.
+    `shared_nodes` are the groups of workers on nodes with several workers. With stages, `workers` are only the
+    `members` that hold a message's variables, and their gradients are parts that add up (`adds_up`): the sum is the
+    finished gradient, and nothing is averaged.
     """
 
-    def __init__(self, model: ModelSpec, cluster: ClusterSpec) -> None:
+    def __init__(self, model: ModelSpec, cluster: ClusterSpec, members: Sequence[int] = ()) -> None:
         self.num_workers = cluster.num_workers
         self.nodes: Groups = cluster.worker_groups()
         self.shared_nodes: Groups = tuple(group for group in self.nodes if len(group) > 1)
-        self.workers: Groups = (tuple(range(cluster.num_workers)),)
+        self.adds_up = bool(members)
+        self.workers: Groups = (tuple(members) or tuple(range(cluster.num_workers)),)
         self.update_cost = f"update:{model.optimizer.name}"
         self._cluster = cluster
 

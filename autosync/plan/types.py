@@ -24,6 +24,11 @@ touch and the edges that they wait for. How to read a plan:
   that it waits for, so no plan deadlocks.
 - **Gates** hold compute up: before a variable's first use in the forward pass, before backward returns, or before
   `step()` returns.
+- **Stages.** If the strategy has stages, `forward` and `backward` are the passes of one microbatch through one stage on
+  one rank. A `send` carries what crosses the boundary between two stages: activations, or their gradients. They belong
+  to no message (-1), and each boundary has a queue in each direction. `num_elements` of a pass counts examples. A rank
+  computes and updates only the variables of its stages. A variable's gradient is ready during the last backward pass of
+  the rank that contributes to it.
 - **every** k: the operation takes place only in the iterations k-1, 2k-1, ….
 """
 
@@ -38,6 +43,7 @@ from autosync.strategy.parts import Part
 from autosync.strategy.representation import Overlap
 from autosync.strategy.shapes.trees import TreeShape
 from autosync.strategy.shares import weights_of
+from autosync.strategy.stages import ModelStage
 from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
@@ -47,7 +53,20 @@ Weights: TypeAlias = tuple[int, ...]
 """The weights of the shards of a group's members, in their order; empty if all shards are equal."""
 
 RegionKind: TypeAlias = Literal[
-    "grad", "param", "rows", "new_rows", "factors", "encoded", "left", "right", "incoming", "master", "anchor", "norm"
+    "grad",
+    "param",
+    "rows",
+    "new_rows",
+    "factors",
+    "encoded",
+    "left",
+    "right",
+    "incoming",
+    "master",
+    "anchor",
+    "norm",
+    "activations",
+    "activation_grads",
 ]
 """The kinds of regions, by the content of their buffers.
 
@@ -55,11 +74,13 @@ RegionKind: TypeAlias = Literal[
 `new_rows` rows of the updated parameter · `factors` the two factors of a gradient · `encoded` a codec's output ·
 `left`, `right` PowerSGD's factors · `master` a stale server's copy of the parameter · `incoming` the server's parameter
 on the way to the workers · `anchor` the parameter at the last periodic average · `norm` the sums of squares of
-gradients: element 0 for shared gradients, element 1 for a worker's own gradients under periodic averaging.
+gradients: element 0 for shared gradients, element 1 for a worker's own gradients under periodic averaging ·
+`activations`, `activation_grads` what crosses the boundary between two stages, in bytes: `part` is the number of the
+boundary, and a microbatch has its place among all of them.
 """
 
 Collective: TypeAlias = Literal[
-    "reduce", "broadcast", "all_reduce", "reduce_scatter", "all_gather", "gather_v", "all_gather_v"
+    "reduce", "broadcast", "all_reduce", "reduce_scatter", "all_gather", "gather_v", "all_gather_v", "send"
 ]
 NamedAlgorithm: TypeAlias = Literal["native", "ring", "tree", "halving_doubling", "star"]
 Algorithm: TypeAlias = NamedAlgorithm | TreeShape
@@ -82,6 +103,8 @@ LocalKind: TypeAlias = Literal[
     "read_rows",
     "write_rows",
     "outer",
+    "forward",
+    "backward",
 ]
 """The kinds of local operations.
 
@@ -91,7 +114,7 @@ adds up the products and averages them · `norm` adds the squares of its gradien
 optimizer on gradients, clipped by the norm that it waits for, if any · `copy` copies regions · `take` copies data that
 arrived some iterations ago (the lag of its edges), if there was such an iteration · `read_rows` takes rows out of the
 parameter, `write_rows` puts rows into it, with a lag as in `take` · `outer` runs the outer optimizer of periodic
-averaging.
+averaging · `forward`, `backward` pass a microbatch through a stage.
 """
 
 Event: TypeAlias = Literal["operation", "grad_ready", "step_called"]
@@ -147,12 +170,24 @@ class Transfer(NamedTuple):
         return self.num_elements * self.item_bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePass:
+    """The stage and the microbatch of a pass."""
+
+    stage: int
+    microbatch: int
+
+
+FORWARD_COST = "forward"
+BACKWARD_COST = "backward"
+
+
 class Local(NamedTuple):
     """An operation within ranks.
 
     `cost` names the cost by which simulators predict its time. `num_elements` counts the elements of the whole, even if
-    each rank works only on its shard. `settings` are those of the codec or of the outer optimizer. `weights` are those
-    of the shards.
+    each rank works only on its shard. `settings` are those of the codec or of the outer optimizer, or say which pass
+    through a stage it is. `weights` are those of the shards.
     """
 
     kind: LocalKind
@@ -165,7 +200,7 @@ class Local(NamedTuple):
     message: int
     after: tuple[Edge, ...]
     every: int = 1
-    settings: Codec | OuterOptimizer | None = None
+    settings: Codec | OuterOptimizer | StagePass | None = None
     weights: Weights = ()
 
 
@@ -194,6 +229,9 @@ class Plan:
     shares, a worker's gradient enters the plan scaled by its weight (see `strategy.shares`): every `grad`, `rows` or
     `factors` region holds the weighed gradient from the start. `weighs`: batches are weighed at run time, by
     the task's own `weight(batch)`.
+
+    `stages` and `microbatches` are those of the strategy. With stages, a rank's gradient is the sum over its
+    microbatches, each divided by the number of microbatches, and the ranks' gradients of a variable add up.
     """
 
     model: str
@@ -211,6 +249,8 @@ class Plan:
     gates: tuple[Gate, ...]
     shares: tuple[int, ...] = ()
     weighs: bool = False
+    stages: tuple[ModelStage, ...] = ()
+    microbatches: int = 1
 
     @property
     def weights(self) -> tuple[float, ...]:

@@ -87,7 +87,7 @@ def parallelize(
     )
     _SESSIONS[bare] = start(bare, joined(optimizer), bundle, group, settings, others=list(_SESSIONS.values()))
     vars(bare)[_JOIN] = Hook(_refuse_join)
-    _BEGUN.append(type(bare).__name__)
+    note_begun(bare)
     return model, optimizer
 
 
@@ -208,6 +208,11 @@ def is_parallelized(model: torch.nn.Module) -> bool:
 def num_parallelized() -> int:
     """Return the number of models that this process has parallelized, including released ones."""
     return len(_BEGUN)
+
+
+def note_begun(model: torch.nn.Module) -> None:
+    """Count a model that this process trains in parallel."""
+    _BEGUN.append(type(model).__name__)
 
 
 _SESSIONS: weakref.WeakKeyDictionary[torch.nn.Module, Synchronisation] = weakref.WeakKeyDictionary()

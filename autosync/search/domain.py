@@ -50,6 +50,9 @@ class SpaceDomain:
         model, cluster = self.space.model, self.space.cluster
         if not strategy.classes <= {"exact", *self.space.limits.allow}:
             return False
+        if strategy.stages:
+            # The space has none, and so they could not be changed.
+            return False
         if legality.problems(strategy, model, cluster):
             return False
         plan_of = self.plan_of or (lambda strategy: lower(strategy, model, cluster))

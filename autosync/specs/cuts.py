@@ -23,7 +23,9 @@ class StageCut:
 
     With the profiled batch, `num_bytes` of activations cross it, and `constant_bytes` of tensors without a gradient.
     The forward pass before it keeps `held_bytes` for its backward pass, without parameters. `tied` are the variables
-    that are used on both sides: their gradients must be added up.
+    that are used on both sides: their gradients must be added up. `uses` are those that the segment after the cut uses
+    although its module does not own them. `fixed_bytes` and `fixed_constant_bytes` are those
+    that a smaller batch sends too; the others grow with the examples.
     """
 
     __pydantic_config__ = STRICT
@@ -33,10 +35,15 @@ class StageCut:
     constant_bytes: int = 0
     held_bytes: int = 0
     tied: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
+    fixed_bytes: int = 0
+    fixed_constant_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.before < 1 or min(self.num_bytes, self.constant_bytes, self.held_bytes) < 0:
             raise ValueError(f"a cut before segment {self.before} (1 or more, and bytes of 0 or more)")
+        if not (0 <= self.fixed_bytes <= self.num_bytes and 0 <= self.fixed_constant_bytes <= self.constant_bytes):
+            raise ValueError(f"fixed bytes of the cut before segment {self.before} (0 up to all bytes)")
 
 
 class _Segment(Protocol):

@@ -38,8 +38,8 @@ def load_model(target: str) -> ModelSpec:
     return model if factor is None else _dilated(model, factor, target)
 
 
-def model_of(target: str, *, device: str = "cpu") -> ModelSpec:
-    """Return the model spec of any target; a task is profiled now, on the device."""
+def model_of(target: str, *, device: str = "cpu", cuts: bool = False) -> ModelSpec:
+    """Return the model spec of any target; a task is profiled now, on the device. With `cuts`, its cuts are found."""
     base, factor = split_dilation(target)
     if not is_task(base):
         return load_model(target)
@@ -47,7 +47,7 @@ def model_of(target: str, *, device: str = "cpu") -> ModelSpec:
     from autosync.specs.profile.run import profile
     from autosync.specs.task_file import load_task
 
-    model = profile(load_task(base), device=device)
+    model = profile(load_task(base), device=device, cuts=cuts)
     return model if factor is None else _dilated(model, factor, target)
 
 

@@ -6,7 +6,8 @@ changing a strategy means changing numbers: another lane, another codec, or a pa
 stand for names: a variable's position in the model, a synchroniser's or codec's position in a `Numbering`. The parts of
 a variable say where it is cut.
 
-The columns hold the whole strategy except its name and its shares, on which no operation of a plan depends.
+The columns hold the whole strategy except its name and its shares, on which no operation of a plan depends. Strategies
+with stages have no columns.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
+from autosync.errors import DoesNotApplyError
 from autosync.specs.model import ModelSpec
 from autosync.strategy.codecs import Codec
 from autosync.strategy.parts import Partition, PartName
@@ -105,6 +107,9 @@ class Numbering:
         num_parts: list[int] = []
         rows = list(self._rows)
         for strategy in strategies:
+            if strategy.stages:
+                what = "a strategy with stages cannot be predicted"
+                raise DoesNotApplyError(what, rule="simulators play strategies in which each rank computes all layers")
             place_of = self._with_cuts(strategy.partitions, rows) if strategy.partitions else self._place_of
             numbers: dict[int, int] = {}
             for message in strategy.messages:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from autosync import units
 from autosync.specs.model import ModelSpec
-from autosync.strategy import shares
+from autosync.strategy import shares, stages
 from autosync.strategy.layers import told_as_layers
 from autosync.strategy.parts import PartName
 from autosync.strategy.representation import Message, Strategy, all_parts
@@ -94,6 +94,8 @@ def in_words(strategy: Strategy, model: ModelSpec | None = None) -> str:
         clauses.append(_clause(who, messages, is_plural=is_plural))
     if strategy.shares:
         clauses.append(f"the ranks compute {shares.in_words(strategy.shares)}")
+    if strategy.stages:
+        clauses.append(stages.in_words(strategy.stages, strategy.microbatches, strategy.schedule, strategy.slack))
     return "; ".join(clauses)
 
 

@@ -75,6 +75,10 @@ def _differences(a: Strategy, b: Strategy) -> Iterator[tuple[str, str, Any, Any]
         yield WHOLE_STEP, "overlap", a.overlap, b.overlap
     if a.shares != b.shares:
         yield WHOLE_STEP, "shares", _shares(a), _shares(b)
+    for aspect in ("stages", "microbatches", "schedule", "slack"):
+        one, other = (to_plain(getattr(strategy, aspect)) for strategy in (a, b))
+        if one != other:
+            yield WHOLE_STEP, aspect, one, other
     before, after = _by_variable(a), _by_variable(b)
     for variable in dict.fromkeys([*before, *after]):
         if variable not in before or variable not in after:
@@ -207,9 +211,14 @@ def _worded_shares(value: Any) -> str:
     return "even" if value is None else " ".join(map(str, value))
 
 
+def _worded_stages(value: Any) -> str:
+    return " ".join(f"{one['before']}:{'+'.join(map(str, one['ranks']))}" for one in value) or "none"
+
+
 _WORDINGS: Mapping[str, Callable[[Any], str]] = {
     "partition": _worded_cut,
     "shares": _worded_shares,
+    "stages": _worded_stages,
     "slice_bytes": _worded_size,
 }
 

@@ -1,9 +1,9 @@
 """Checks whether a strategy is legal for a model on a cluster, and finds the rules that it breaks.
 
 `problems` finds all mistakes at once and names the place of each in the strategy (`messages[2].synchroniser.server`),
-so that errors can name the line of a file. There are four groups of rules: on the cut of variables, on
-shares of the batch, on the distribution of parts over messages, and on what a message's synchroniser and codec need of
-its parts, the optimizer and the backend.
+so that errors can name the line of a file. There are five groups of rules: on the cut of variables, on shares of the
+batch, on stages, on the distribution of parts over messages, and on what a message's synchroniser and codec need of its
+parts, the optimizer and the backend.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from autosync.strategy.codecs import Cast, PowerSGD
 from autosync.strategy.parts import Part, Partition
 from autosync.strategy.representation import Message, Strategy, all_parts
 from autosync.strategy.shares import are_even, share_problems
+from autosync.strategy.stage_rules import stage_problems
 from autosync.strategy.synchronisers.rules import Finding, MessageFacts
 
 MAX_PARTS = 4096
@@ -44,6 +45,7 @@ def problems(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> list
         return cut
     parts = all_parts(strategy, model)
     found = [*_overlap_problems(strategy, model), *_share_problems(strategy, model, cluster)]
+    found += stage_problems(strategy, model, cluster)
     found += _distribution_problems(strategy, parts)
     rules = _Rules(model, cluster)
     for position, message in enumerate(strategy.messages):

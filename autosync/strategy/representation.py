@@ -3,9 +3,9 @@
 A strategy has two main fields. `partitions` cut variables into parts along an axis. `messages` say which parts travel
 together: each part is in exactly one message, and a message has one value for every other aspect (synchroniser with its
 topology and placement, codec, priority, slice size, lane). So parts of one message cannot have different settings. How
-far transfers may overlap compute is set for the whole step, and so are the `shares` of the global batch that ranks
-compute (see `strategy.shares`). The order in which messages and parts are written has no meaning; `priority` and `lane`
-set the order of transfers.
+far transfers may overlap compute is set for the whole step. So are the `shares` of the global batch that ranks compute
+(see `strategy.shares`), and the `stages` into which the model is cut (see `strategy.stages`). The order in which
+messages and parts are written has no meaning; `priority` and `lane` set the order of transfers.
 
 Classes: `exact` keeps the mathematics of single-process training up to rounding, `lossy` has a codec that changes
 gradients, `stale` uses parameters that miss updates (staleness above 0, or averaging less often than every step).
@@ -23,6 +23,7 @@ from autosync.documents import STRICT
 from autosync.specs.model import ModelSpec
 from autosync.strategy.codecs import Codec
 from autosync.strategy.parts import Part, Partition, parts_of
+from autosync.strategy.stages import USUAL_SCHEDULE, ModelStage, PipelineSchedule
 from autosync.strategy.synchronisers import any_synchroniser
 from autosync.strategy.synchronisers.all_reduce import PLAIN
 from autosync.strategy.synchronisers.base import Synchroniser
@@ -70,7 +71,8 @@ class Strategy:
 
     `overlap` says how long a transfer may last: until backward returns, or into the next forward pass, until each
     parameter's next use. `shares` has the examples of the global batch that each worker rank computes; empty, all
-    ranks compute equally many.
+    ranks compute equally many. `stages` say which ranks compute which layers; empty, each rank computes all of them.
+    With stages, the global batch passes through them in `microbatches`, in the order of the `schedule`, with `slack`.
     """
 
     __pydantic_config__ = STRICT
@@ -78,6 +80,10 @@ class Strategy:
     name: str = ""
     overlap: Overlap = "backward"
     shares: tuple[int, ...] = ()
+    stages: tuple[ModelStage, ...] = ()
+    microbatches: int = 1
+    schedule: PipelineSchedule = USUAL_SCHEDULE
+    slack: int = 0
     partitions: Mapping[str, Partition] = field(default_factory=dict)
     messages: tuple[Message, ...]
 

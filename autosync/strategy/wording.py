@@ -20,7 +20,7 @@ def count(number: int, what: str) -> str:
     """Return a number with its noun: `1 message`, `3 messages`, `2 classes`."""
     if number == 1:
         return f"1 {what}"
-    return f"{number} {what}es" if what.endswith("s") else f"{number} {what}s"
+    return f"{number} {what}es" if what.endswith(("s", "ch")) else f"{number} {what}s"
 
 
 def abbreviated(names: Sequence[str], *, most: int = 3) -> str:

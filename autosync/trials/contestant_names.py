@@ -14,7 +14,7 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.bundle import Bundle, load_bundle
 from autosync.strategy.emit.settings import as_it_ships
-from autosync.strategy.files import is_bundle, load_strategy_for
+from autosync.strategy.files import is_bundle, load_strategy, load_strategy_for
 from autosync.strategy.names import check_strategy_names
 from autosync.strategy.presets import build_preset, preset_names
 from autosync.trials.contestant import Contestant
@@ -49,6 +49,12 @@ def contestants_by_name(
 def check_names(names: Sequence[str]) -> None:
     """Raise InputError for names that are neither files nor known names, before other work takes time."""
     check_strategy_names(names, what="contestant", others=(TORCH_DDP,))
+
+
+def have_stages(names: Sequence[str]) -> bool:
+    """Whether any contestant's strategy file divides the model into stages."""
+    files = [name for name in names if name != TORCH_DDP and name not in preset_names()]
+    return any(load_strategy(name)[0].stages for name in files)
 
 
 def _contestant(name: str, label: str, model: ModelSpec, cluster: ClusterSpec, *, is_replayed: bool) -> Contestant:

@@ -30,10 +30,11 @@ from autosync.strategy.shares import weights_of
 from autosync.trials import meters
 from autosync.trials.plain_sgd import with_plain_sgd, with_plain_sgd_spec
 from autosync.trials.rank_device import rank_device
-from autosync.trials.rank_requests import Answer, Request, serve_requests
+from autosync.trials.rank_requests import Answer, RefusedError, Request, serve_requests
 from autosync.trials.rendezvous import open_on_first_rank, rendezvous_store
 from autosync.trials.replay import replay_task
 from autosync.trials.serving import Serving
+from autosync.trials.staged_training import StagedTraining
 from autosync.trials.training import CPU, ContestantTraining
 
 MAX_TIMELINE_CHARACTERS = 4 * 2**20
@@ -48,7 +49,7 @@ class RankWorker:
         self.doing = "waiting for the service"
         self._rank = rank
         self._interface = os.environ.get("GLOO_SOCKET_IFNAME")
-        self._trainings: dict[str, ContestantTraining] = {}
+        self._trainings: dict[str, ContestantTraining | StagedTraining] = {}
         self._servings: dict[str, Serving] = {}
         self._num_runs = 0
         self._node = ""
@@ -56,7 +57,7 @@ class RankWorker:
         self._serves = False
         self._store: Any = None
         self._opened: Any = None
-        self._running: ContestantTraining | None = None
+        self._running: ContestantTraining | StagedTraining | None = None
         self._device = CPU
         self._ddp_group: dist.ProcessGroup | None = None
         self._task: Task
@@ -158,6 +159,9 @@ class RankWorker:
                 timeout_seconds=self._timeout_seconds,
             )
             return {}
+        if bundle is not None and bundle.strategy.stages:
+            self._trainings[request["name"]] = self._staged(task, bundle)
+            return {}
         self._trainings[request["name"]] = ContestantTraining(
             task,
             bundle=bundle,
@@ -172,6 +176,12 @@ class RankWorker:
             deals_shares=not self._is_replayed,
         )
         return {}
+
+    def _staged(self, task: Task, bundle: Bundle) -> StagedTraining:
+        """Train with stages; a replayed model has no layers that could be divided."""
+        if self._is_replayed:
+            raise RefusedError("a replayed model has no layers to divide into stages (give the task, not its spec)")
+        return StagedTraining(task, bundle=bundle, seed=self._seed, timeout_seconds=self._timeout_seconds)
 
     def _task_at_pace(self, bundle: Bundle | None) -> Task:
         """Return the task; a replay at the pace of this rank's device, with its share of the batch."""

@@ -103,9 +103,9 @@ class ContestantTraining:
             except AutosyncError as error:
                 raise RefusedError(str(error)) from error
         self._weighs = bundle is not None and task.weight is not None
-        self._draw: Callable[[], Any] = functools.partial(draw_batch, task, _generator(seed, rank))
+        self._draw: Callable[[], Any] = functools.partial(draw_batch, task, batch_generator(seed, rank))
         if shares and deals_shares:
-            self._draw = ShareOfBatches(task, shares, rank, functools.partial(_generator, seed)).draw
+            self._draw = ShareOfBatches(task, shares, rank, functools.partial(batch_generator, seed)).draw
         self._losses: list[torch.Tensor] = []
         self._doing: str | None = None
 
@@ -192,6 +192,6 @@ class ContestantTraining:
         meters.give_back_memory()
 
 
-def _generator(seed: int, rank: int) -> torch.Generator:
+def batch_generator(seed: int, rank: int) -> torch.Generator:
     """Return the generator with which a rank draws its batches."""
     return torch.Generator().manual_seed(seed * 1_000_003 + rank)

@@ -30,7 +30,7 @@ def initial(collective: Collective, n: int) -> Sums:
     chunks = range(num_chunks(collective, n))
     if collective in OWNED:
         return [[Counter({member: 1}) if chunk == member else Counter() for chunk in chunks] for member in range(n)]
-    if collective == "broadcast":
+    if collective in ("broadcast", "send"):
         return [[Counter({0: 1}) if member == 0 else Counter()] for member in range(n)]
     return [[Counter({member: 1}) for _ in chunks] for member in range(n)]
 
@@ -61,7 +61,7 @@ def test_computes_what_its_name_says(collective: Collective, algorithm: Algorith
                 assert all(held[member][member] == everything for member in range(n))
             case "reduce":
                 assert held[0] == [everything]
-            case "broadcast":
+            case "broadcast" | "send":
                 assert all(member == [Counter({0: 1})] for member in held)
             case "all_gather" | "all_gather_v":
                 assert all(member == [Counter({owner: 1}) for owner in range(n)] for member in held)

@@ -71,7 +71,7 @@ def test_the_shop_window_is_lazy_and_complete(modules: dict[str, Path], run_pyth
     code = "import autosync, json\nprint(json.dumps([sorted(autosync.__all__), autosync._LAZY]))"
     names, lazy = json.loads(run_python(code))
     runtime = {"consolidate", "describe", "drain", "load", "no_sync", "parallelize", "release", "save", "weigh"}
-    others = {"Table", "Task", "loader", "loop", "share_sampler", "tune"}
+    others = {"Table", "Task", "loader", "loop", "share_sampler", "trainer", "tune"}
     assert set(names) == {"__version__"} | others | runtime
     assert lazy.keys() == others | runtime
     # One name of each module finds what is wrong with its imports; the others are then known to be there.

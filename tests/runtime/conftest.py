@@ -20,9 +20,13 @@ from autosync.plan.bundling import bundled
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import model_of
+from autosync.specs.profile.run import profile
+from autosync.specs.task_file import load_task
 from autosync.strategy.bundle import save_bundle
+from autosync.strategy.dividing.divided import divided_strategy
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.stages import ModelStage
 from autosync.strategy.synchronisers.sharded import Sharded
 from autosync.strategy.synchronisers.sufficient_factors import SufficientFactors
 
@@ -45,6 +49,12 @@ def cluster_of(name: str) -> ClusterSpec:
 @functools.cache
 def model(task: str) -> ModelSpec:
     return model_of(f"{HERE / 'tasks.py'}:{task}")
+
+
+@functools.cache
+def staged_model(task: str) -> ModelSpec:
+    """The profile of a task of `stage_tasks.py`, with its cuts."""
+    return profile(load_task(f"{HERE / 'stage_tasks.py'}:{task}"), steps=1, cuts=True)
 
 
 def write_bundle(path: Path, strategy: Strategy, task: str, cluster: ClusterSpec) -> str:
@@ -73,6 +83,31 @@ class Ranks:
         """The path of a preset's bundle in which ranks compute these shares of the batch."""
         strategy = replace(build_preset(preset, model(task), self.cluster), shares=shares)
         return write_bundle(self.folder / f"{preset}-{task}-divided.yaml", strategy, task, self.cluster)
+
+    def staged_bundle(
+        self,
+        task: str,
+        places: Sequence[int],
+        ranks: Sequence[Sequence[int]],
+        microbatches: int,
+        schedule: str = "1f1b",
+    ) -> str:
+        """The path of a bundle that cuts a task of `stage_tasks.py` before these segments."""
+        spec = staged_model(task)
+        stages = tuple(
+            ModelStage(before=before, ranks=tuple(of_stage)) for before, of_stage in zip(places, ranks, strict=True)
+        )
+        strategy = divided_strategy(spec, stages, microbatches, schedule)  # type: ignore[arg-type]
+        path = self.folder / f"{task}-{'-'.join(map(str, places))}-{microbatches}-{schedule}.yaml"
+        save_bundle(path, bundled(strategy, spec, self.cluster))
+        return str(path)
+
+    def undivided_bundle(self, preset: str, task: str) -> str:
+        """The path of a preset's bundle for a task of `stage_tasks.py`."""
+        spec = staged_model(task)
+        path = self.folder / f"{preset}-{task}-undivided.yaml"
+        save_bundle(path, bundled(build_preset(preset, spec, self.cluster), spec, self.cluster))
+        return str(path)
 
     def mixed_bundle(self) -> str:
         """The path of a bundle that has the first layer of `small` updated by all workers and the second in shards."""
@@ -215,3 +250,9 @@ def wire_answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
             process.wait()
     told = [json.loads((folder / f"answers-{rank}.json").read_text()) for rank in range(num_ranks)]
     return {case: [rank[number] for rank in told if number < len(rank)] for number, case in enumerate(cases)}
+
+
+@pytest.fixture(scope="session")
+def staged_spec() -> Callable[[str], ModelSpec]:
+    """Profiles a task of `stage_tasks.py`, with its cuts."""
+    return staged_model

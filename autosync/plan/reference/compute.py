@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from autosync.plan.reference.progress import Progress
+from autosync.plan.reference.stage_division import StageDivision
 from autosync.plan.reference.store import Store
 from autosync.plan.reference.work import Worker
 from autosync.plan.reference.workload import Array, Gradient, Workload
@@ -46,8 +47,9 @@ class Compute:
         self._weights = plan.weights
         self._rng = rng
         self._variables = workload.model.variables
+        self._division = StageDivision(plan, workload.model)
         self._step = [num_steps if rank.role == "server" else 0 for rank in plan.ranks]
-        self._moments = [self._one_step() for _ in plan.ranks]
+        self._moments = [self._one_step(rank.index) for rank in plan.ranks]
         self._next = [next(moments) for moments in self._moments]
         self._in_use: dict[tuple[int, int], Array] = {}
         self._gates: dict[tuple[str, int], Gate] = {(gate.kind, gate.variable): gate for gate in plan.gates}
@@ -88,9 +90,10 @@ class Compute:
             if rank.role == "worker"
         ]
 
-    def _one_step(self) -> Iterator[tuple[str, int]]:
-        by_use = sorted(range(len(self._variables)), key=lambda index: (self._variables[index].use, index))
-        by_ready = sorted(range(len(self._variables)), key=lambda index: self._variables[index].ready)
+    def _one_step(self, rank: int) -> Iterator[tuple[str, int]]:
+        held = [index for index, one in enumerate(self._variables) if self._division.holds(rank, one.name)]
+        by_use = sorted(held, key=lambda index: (self._variables[index].use, index))
+        by_ready = sorted(held, key=lambda index: self._variables[index].ready)
         if self._rng.random() < P_ANY_ORDER:
             self._rng.shuffle(by_use)
             self._rng.shuffle(by_ready)
@@ -103,6 +106,10 @@ class Compute:
         yield "step_returns", -1
 
     def _gate_is_open(self, rank: int) -> bool:
+        moment, index = self._next[rank]
+        if moment == "gradient":
+            passes = self._division.last_passes(rank, self._variables[index].name)
+            return self._progress.may(passes, rank, self._step[rank])
         gate = self._gates.get(self._next[rank])
         return gate is None or self._progress.may(gate.after, rank, self._step[rank])
 
@@ -116,7 +123,7 @@ class Compute:
             self._progress.step_called(rank)
         if moment == "step_returns":
             self._step[rank] += 1
-            self._moments[rank] = self._one_step()
+            self._moments[rank] = self._one_step(rank)
         self._next[rank] = next(self._moments[rank])
 
     def _look(self, rank: int) -> None:
@@ -127,13 +134,19 @@ class Compute:
         if self._plan.overlap == "backward":
             self._worker.show_gradients(rank, self._step[rank])
         for index, variable in enumerate(self._variables):
+            if not self._division.holds(rank, variable.name):
+                continue
             if not np.array_equal(self._in_use[rank, index], self._value(variable, rank), equal_nan=True):
                 for part, _ in self._parts_of[variable.name]:
                     self._dense("param", part, rank, -1)[...] = np.nan
 
     def _make_gradient(self, rank: int, index: int) -> None:
         variable, step = self._variables[index], self._step[rank]
-        gradient = self._workload.gradient(variable, rank, step, self._in_use[rank, index]).scaled(self._weights[rank])
+        value = self._in_use[rank, index]
+        if self._plan.stages:
+            gradient = self._division.gradient(self._workload, variable, rank, step, value)
+        else:
+            gradient = self._workload.gradient(variable, rank, step, value).scaled(self._weights[rank])
         for part_index, part in self._parts_of[variable.name]:
             flat = _cut(part, gradient.dense).reshape(-1)
             self._dense("grad", part_index, rank, step)[...] = flat

@@ -14,6 +14,7 @@ from autosync.specs.model import ITEM_BYTES
 
 LASTING = ("param", "master", "anchor")
 CONTENT = ("rows", "new_rows", "factors")
+CROSSING = ("activations", "activation_grads")
 
 Key: TypeAlias = tuple[str, int, int, int]
 
@@ -30,6 +31,12 @@ class Store:
         self._dense: dict[Key, Array] = {}
         self._content: dict[tuple[int, int, int], Any] = {}
         self._sizes = [part.num_elements for part in plan.parts]
+        # By kind and boundary between stages, the bytes of all microbatches.
+        self._crossing: dict[tuple[str, int], int] = {}
+        for region in plan.regions:
+            if region.kind in CROSSING:
+                key = (region.kind, region.part)
+                self._crossing[key] = max(region.stop, self._crossing.get(key, 0))
 
     def dense(self, region: Region, rank: int, step: int) -> Array:
         """Return a view of the rank's elements of a region, to read and to write."""
@@ -42,6 +49,8 @@ class Store:
     def _fresh(self, region: Region, rank: int) -> Array:
         if region.kind == "norm":
             return np.zeros(2)
+        if region.kind in CROSSING:
+            return np.full(self._crossing[region.kind, region.part], np.nan)
         size = region.stop if region.kind in ("left", "right") else self._sizes[region.part]
         contributes = self._plan.ranks[rank].role == "worker"
         return np.full(size, np.nan if contributes else 0.0)

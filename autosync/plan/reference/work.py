@@ -10,10 +10,10 @@ import numpy as np
 from autosync.plan.reference.codecs import decode, encode, orthogonal
 from autosync.plan.reference.optimizers import ReferenceOptimizer, State
 from autosync.plan.reference.progress import Progress
-from autosync.plan.reference.store import Store
+from autosync.plan.reference.store import Store, TooEarlyError
 from autosync.plan.reference.workload import Array
 from autosync.plan.shards import own_shard
-from autosync.plan.types import Local, Plan
+from autosync.plan.types import Local, Plan, StagePass
 from autosync.strategy.codecs import Cast, PowerSGD, TopK
 from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
 
@@ -39,7 +39,7 @@ class Worker:
             if isinstance(operation, Local)
             and operation.kind == "update"
             and not operation.sharded
-            and operation.groups == (workers,)
+            and (operation.groups == (workers,) or plan.stages)
         ]
         self._work: dict[str, Callable[[Local, int, int], None]] = {
             "average": self._average,
@@ -55,6 +55,8 @@ class Worker:
             "read_rows": self._read_rows,
             "write_rows": self._write_rows,
             "outer": self._outer,
+            "forward": self._pass,
+            "backward": self._pass,
         }
 
     def do(self, operation: Local, rank: int, step: int) -> None:
@@ -64,6 +66,8 @@ class Worker:
     def show_gradients(self, rank: int, step: int) -> None:
         """Note the gradients that the worker's own updates will use; users have seen them, so they must not change."""
         for operation in self._updates:
+            if rank not in operation.groups[0]:
+                continue
             if self._plan.regions[operation.inputs[0]].kind == "rows":
                 self._shown[operation.message, rank, step] = self._store.content(operation.inputs[0], rank, step)
             else:
@@ -73,6 +77,22 @@ class Worker:
         """Return the elements that the rank works on: all, or its shard."""
         return own_shard(operation, rank, num_elements)
 
+    def _pass(self, operation: Local, rank: int, step: int) -> None:
+        """Pass a microbatch through a stage: check what arrived, and leave a number that tells where it is from."""
+        place = operation.settings
+        assert isinstance(place, StagePass), "a pass has a stage and a microbatch"
+        before = place.stage - 1 if operation.kind == "forward" else place.stage + 1
+        for index in operation.inputs:
+            arrived = self._store.dense(self._plan.regions[index], rank, step)
+            if not np.all(arrived == _mark(operation.kind, before, place.microbatch, step)):
+                raise TooEarlyError(
+                    f"rank {rank} passes microbatch {place.microbatch} {operation.kind} in step {step} before "
+                    f"{self._plan.regions[index]} is there"
+                )
+        for index in operation.outputs:
+            mark = _mark(operation.kind, place.stage, place.microbatch, step)
+            self._store.dense(self._plan.regions[index], rank, step)[...] = mark
+
     def _average(self, operation: Local, rank: int, step: int) -> None:
         values = self._store.joined(operation.inputs, rank, step)
         values[self._mine(operation, rank, len(values))] /= self._plan.num_workers
@@ -81,7 +101,7 @@ class Worker:
     def _encode(self, operation: Local, rank: int, step: int) -> None:
         codec = operation.settings
         assert codec is not None, "encoding has a codec"
-        assert not isinstance(codec, OuterOptimizer), "encoding has a codec"
+        assert not isinstance(codec, OuterOptimizer | StagePass), "encoding has a codec"
         for source, target in zip(operation.inputs, operation.outputs, strict=True):
             region = self._plan.regions[source]
             values = self._store.dense(region, rank, step).copy()
@@ -120,7 +140,7 @@ class Worker:
     def _decode(self, operation: Local, rank: int, step: int) -> None:
         codec = operation.settings
         assert codec is not None, "decoding has a codec"
-        assert not isinstance(codec, OuterOptimizer), "decoding has a codec"
+        assert not isinstance(codec, OuterOptimizer | StagePass), "decoding has a codec"
         if isinstance(codec, PowerSGD):
             self._decode_factors(operation, rank, step, codec)
         elif isinstance(codec, Cast):
@@ -286,6 +306,11 @@ class Worker:
             anchor = self._store.dense(self._plan.regions[anchor_index], rank, step)
             momentum = self._momenta.setdefault((rank, param_index), np.zeros(len(param)))
             outer_step(param, anchor, momentum, settings)
+
+
+def _mark(direction: str, stage: int, microbatch: int, step: int) -> float:
+    """Return a number that no other pass leaves."""
+    return float((((step + 1) * 2 + (direction == "forward")) * 64 + stage) * 65_536 + microbatch)
 
 
 def _taken_from(operation: Local, step: int) -> int:

@@ -18,7 +18,7 @@ def all_reduce_template(site: Site, synchroniser: AllReduce, codec: Codec | None
 def _collect(site: Site, synchroniser: AllReduce, codec: Codec | None) -> Collect:
     """Return the half that makes the average of all gradients on every worker."""
     draft, workers = Draft(), site.workers
-    if site.num_workers == 1:
+    if len(workers[0]) == 1:
         return Collect(kept=(Kept("grad"),), steps=(), finished=(GRADIENTS,), grads="grad", holders=workers)
     topology = site.algorithm(synchroniser.topology, synchroniser.trees)
     if isinstance(codec, PowerSGD):
@@ -33,6 +33,8 @@ def _collect(site: Site, synchroniser: AllReduce, codec: Codec | None) -> Collec
         members = (tuple(range(topology.num_ranks)),) if isinstance(topology, TreeShape) else workers
         transfer = TransferStep(collective, topology, members, 0, (wire.kind,), wire.waits, wire.amount)
         arrived = (draft.add(transfer._replace(item_bytes=wire.item_bytes)),)
+        if site.adds_up:
+            return Collect(kept=wire.kept, steps=draft.steps, finished=arrived, grads="grad", holders=workers)
     done = draft.add(decode(site, codec, workers, arrived))
     return Collect(kept=wire.kept, steps=draft.steps, finished=(done,), grads="grad", holders=workers)
 

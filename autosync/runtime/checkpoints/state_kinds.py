@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from autosync.plan.types import Local, Operation, Plan, Transfer
+from autosync.plan.types import Local, Operation, Plan, StagePass, Transfer
 from autosync.runtime.local.engine_updates import is_by_every_worker
 from autosync.runtime.memory.layout import lags
 from autosync.strategy.codecs import Codec, PowerSGD
@@ -72,7 +72,7 @@ def _nature(plan: Plan, operation: Operation, late: int) -> set[str]:
     match operation.kind:
         case "encode":
             assert operation.settings is not None, "encoding has a codec"
-            assert not isinstance(operation.settings, OuterOptimizer), "encoding has a codec"
+            assert not isinstance(operation.settings, OuterOptimizer | StagePass), "encoding has a codec"
             return _codec(operation.settings)
         case "take":
             return {f"staleness {late}"}

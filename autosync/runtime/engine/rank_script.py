@@ -67,7 +67,12 @@ def script_of(
     `in_one_order`: there is only one lane, with all operations in the plan's order, local ones included. In that order
     each operation comes after those that it waits for, so one thread can do them all.
     """
-    mine = [i for i, operation in enumerate(plan.operations) if any(rank in group for group in operation.groups)]
+    mine = [
+        i
+        for i, operation in enumerate(plan.operations)
+        # The trainer makes the passes of stages and their sends, which are in no message.
+        if operation.message >= 0 and any(rank in group for group in operation.groups)
+    ]
     writer = _Writer(plan, rank, mine, num_variables)
     instant: set[int] = set()
     late = lags(plan)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from autosync.plan.shards import own_shard
-from autosync.plan.types import Local, Plan
+from autosync.plan.types import Local, Plan, StagePass
 from autosync.runtime.local.codecs import (
     add_decoded,
     encode,
@@ -221,5 +221,5 @@ class Encoding:
 def _codec(operation: Local) -> Codec:
     codec = operation.settings
     assert codec is not None, "what is encoded has a codec"
-    assert not isinstance(codec, OuterOptimizer), "what is encoded has a codec"
+    assert not isinstance(codec, OuterOptimizer | StagePass), "what is encoded has a codec"
     return codec

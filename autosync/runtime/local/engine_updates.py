@@ -89,5 +89,7 @@ def _norm_of(plan: Plan, index: int) -> int | None:
 
 
 def is_by_every_worker(plan: Plan, operation: Operation) -> bool:
-    """Whether an operation is local and every worker does all of it."""
-    return isinstance(operation, Local) and not operation.sharded and len(operation.groups[0]) == plan.num_workers
+    """Whether an operation is local and every worker (with stages, every one of its message) does all of it."""
+    if not isinstance(operation, Local) or operation.sharded:
+        return False
+    return bool(plan.stages) or len(operation.groups[0]) == plan.num_workers

@@ -6,7 +6,7 @@ the two factors of a matrix. They follow one another in the plan's order, separa
 
 from __future__ import annotations
 
-from autosync.plan.types import Local, Plan, Region
+from autosync.plan.types import Local, Plan, Region, StagePass
 from autosync.plan.wires import encoded_bytes
 from autosync.strategy.codecs import Cast, Codec, PowerSGD
 from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
@@ -23,7 +23,7 @@ class Layout:
             if isinstance(operation, Local) and operation.kind in ("encode", "project"):
                 codec = operation.settings
                 assert codec is not None, "encoding has a codec"
-                assert not isinstance(codec, OuterOptimizer), "encoding has a codec"
+                assert not isinstance(codec, OuterOptimizer | StagePass), "encoding has a codec"
                 codecs.update(dict.fromkeys(operation.outputs, (operation.message, codec)))
         for index, (message, codec) in sorted(codecs.items()):
             if not isinstance(codec, Cast):

@@ -78,7 +78,7 @@ def start(
     `others` are the sessions of models that are parallelized already.
     """
     rank, num_ranks, base = dist.get_rank(group), dist.get_world_size(group), base_store(group)
-    name, store = _next_session(group)
+    name, store = next_session(group)
     with refusal_told(store, rank=rank):
         begun = _checked(model, optimizer, bundle, settings, num_ranks=num_ranks, others=others)
         BatchWeight.check(begun.plan, rank, settings.batch_size)
@@ -115,11 +115,11 @@ def refusing_before_start(group: dist.ProcessGroup) -> Iterator[None]:
     try:
         yield
     except AutosyncError:
-        with refusal_told(_next_session(group)[1], rank=dist.get_rank(group)):
+        with refusal_told(next_session(group)[1], rank=dist.get_rank(group)):
             raise
 
 
-def _next_session(group: dist.ProcessGroup) -> tuple[str, Any]:
+def next_session(group: dist.ProcessGroup) -> tuple[str, Any]:
     """Return the name of the group's next session, which is the same on all ranks, and the store of its facts."""
     name = session_name(dist.get_process_group_ranks(group))
     return name, dist.PrefixStore(name + "/", base_store(group))  # type: ignore[attr-defined]

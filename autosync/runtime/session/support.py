@@ -22,7 +22,12 @@ def unsupported(plan: Plan) -> list[str]:
 
 
 def refuse_unsupported(plan: Plan) -> None:
-    """Refuse a plan that the engine cannot run."""
+    """Refuse a plan that the engine cannot run behind a script's own passes."""
+    if plan.stages:
+        raise OperationError(
+            "the bundle divides the model into stages, and a pipeline cannot live behind loss.backward(): "
+            "autosync.trainer(task, bundle) trains with it"
+        )
     reasons = unsupported(plan)
     if reasons:
         raise OperationError("this engine does not run the strategy: " + "; ".join(reasons[:3]))

@@ -312,7 +312,7 @@ class _UnderWay:
             try:
                 work = self._links.send(self._buffer[send.start : send.stop], destination, self.tag)
             except RuntimeError as error:
-                raise _failure(error, self._links, "to", destination, send) from error
+                raise failure_of(error, self._links, "to", destination, send) from error
             self._sent.append((work, send))
 
     def _ask(self, receive: Receive) -> None:
@@ -327,7 +327,7 @@ class _UnderWay:
         try:
             work = self._links.receive(arriving, source, self.tag)
         except RuntimeError as error:
-            raise _failure(error, self._links, "from", source, receive) from error
+            raise failure_of(error, self._links, "from", source, receive) from error
         self._asked.append(_Asked(work, scratch, arriving))
 
     def _take(self, receive: Receive, asked: _Asked) -> None:
@@ -342,15 +342,16 @@ def finish(work: Any, links: Links, direction: str, peer: int, piece: Send | Rec
     try:
         work.wait()
     except RuntimeError as error:
-        raise _failure(error, links, direction, peer, piece) from error
+        raise failure_of(error, links, direction, peer, piece) from error
     finally:
         # An error's traceback keeps this frame, and the frame would keep the work.
         del work
 
 
-def _failure(
+def failure_of(
     error: RuntimeError, links: Links, direction: str, peer: int, piece: Send | Receive | None
 ) -> OperationError:
+    """Return the error of a message that failed: what it was, and the rank at its other end."""
     what = "a header" if piece is None else f"elements {piece.start} to {piece.stop}"
     return OperationError(f"{what} {direction} {links.name(peer)}: {said(error)}")
 

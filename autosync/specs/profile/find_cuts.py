@@ -1,30 +1,26 @@
-"""Finds where a model can be cut: watches which tensors a forward pass makes before a cut and uses after it.
+"""Finds where a model can be cut: records a forward pass, and sees what is made before a cut and used after it.
 
-The pass runs once as it is, and every operation on tensors is seen, whichever module or function calls it. So a skip
-connection, or an addition between two modules, needs no support by the model, and nothing is traced or exported.
-Tensors are told apart by their storages: a view is the tensor that it shows.
-
-A model whose Python code reads the value of a tensor that the model computed cannot be cut, because the profile cannot
-see where that value goes.
+The pass runs as it is (see `tape`). A model whose Python code reads the value of a tensor that the model computed
+cannot be cut, because nobody can see where that value goes. A second pass with fewer examples tells which bytes grow
+with the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from autosync.errors import TaskError
 from autosync.specs.cuts import StageCut
+from autosync.specs.examples import examples_of, num_examples
 from autosync.specs.profile.recorder import ModelStructure
-
-_READS_VALUE = "aten::_local_scalar_dense"
+from autosync.specs.profile.tape import Tape, record, tensors_of
+from autosync.specs.task import Task
+from autosync.specs.task_run import compute_loss
 
 
 class FoundCuts(NamedTuple):
@@ -34,139 +30,129 @@ class FoundCuts(NamedTuple):
     uncut: str = ""
 
 
-@dataclass(slots=True)
-class _Made:
-    """A tensor that the pass has made: its segment, and the segments that use it, with the bytes that each uses."""
+class SmallerBatch(NamedTuple):
+    """A batch with `num_examples` of the `num_whole` examples of another one, and what computes its loss."""
 
-    storage: StorageWeakRef
-    segment: int
-    uses: dict[int, int] = field(default_factory=dict)
-    has_gradient: bool = False
-
-    def bytes_after(self, cut: int) -> int:
-        """Return the bytes that cross a cut."""
-        if self.segment >= cut:
-            return 0
-        return max((num_bytes for segment, num_bytes in self.uses.items() if segment >= cut), default=0)
+    batch: Any
+    forward: Callable[[], Any]
+    num_examples: int
+    num_whole: int
 
 
-def find_cuts(structure: ModelStructure, model: nn.Module, forward: Callable[[], Any], batch: Any) -> FoundCuts:
+def half_batch(task: Task, model: nn.Module, batch: Any) -> SmallerBatch | None:
+    """Return half of the examples of a batch; None if it cannot be divided."""
+    try:
+        num_whole = num_examples(batch)
+    except TaskError:
+        return None
+    if num_whole < 2:
+        return None
+    half = examples_of(batch, 0, num_whole // 2)
+    return SmallerBatch(half, lambda: compute_loss(task, model, half), num_whole // 2, num_whole)
+
+
+def find_cuts(
+    structure: ModelStructure,
+    model: nn.Module,
+    forward: Callable[[], Any],
+    batch: Any,
+    *,
+    smaller: SmallerBatch | None = None,
+) -> FoundCuts:
     """Run `forward`, which computes the loss of a batch, and return the model's cuts."""
-    scripted = [name for name, module in structure.modules.items() if isinstance(module, torch.jit.ScriptModule)]
-    if scripted:
-        return FoundCuts(uncut=f"{scripted[0]} is a scripted module, whose calls are not seen")
-    watch = _Watch(structure, model, batch)
-    with ExitStack() as stack:
-        for label, module in structure.modules.items():
-            handle = module.register_forward_pre_hook(watch.call_hook(label), prepend=True)
-            stack.callback(handle.remove)
-        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(watch.keep, lambda tensor: tensor))
-        stack.enter_context(watch)
-        forward()
-    return watch.found()
+    kept = _Kept(model, batch)
+    with torch.autograd.graph.saved_tensors_hooks(kept.keep, lambda tensor: tensor):
+        tape = record(structure, model, kept.following(structure, forward), batch)
+    if tape.problem:
+        return FoundCuts(uncut=tape.problem)
+    if len(tape.modules) < 2:
+        return FoundCuts(uncut=f"the pass calls {len(tape.modules)} modules with parameters (two or more)")
+    cuts = [_cut(structure, tape, kept, before) for before in range(1, len(tape.modules)) if not tape.is_torn(before)]
+    if smaller is not None:
+        less = record(structure, model, smaller.forward, smaller.batch)
+        if not less.problem and less.modules == tape.modules:
+            cuts = _with_fixed(cuts, less, smaller)
+    return FoundCuts(cuts=tuple(cuts))
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Watches the operations of one forward pass."""
+class _Kept:
+    """Notes the tensors that autograd keeps for the backward pass, by segment."""
 
-    def __init__(self, structure: ModelStructure, model: nn.Module, batch: Any) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._calls: list[str] = []
-        self._names = {_key(parameter): name for name, parameter in structure.parameters.items()}
-        own = [*model.parameters(), *model.buffers(), *_tensors(batch)]
+    def __init__(self, model: nn.Module, batch: Any) -> None:
+        own = [*model.parameters(), *model.buffers(), *tensors_of(batch)]
         # These exist before the pass and on every rank.
-        self._given = {_key(tensor) for tensor in own}
-        self._made: dict[int, _Made] = {}
-        self._all: list[_Made] = []
-        self._uses_of: dict[str, set[int]] = {}
-        self._kept: dict[int, dict[int, int]] = {}
-        self._reader = ""
+        self._given = {_key(tensor) for tensor in own if not tensor.is_sparse}
+        self._kept: list[dict[int, int]] = [{}]
+        self._num_calls = 0
 
-    @property
-    def _segment(self) -> int:
-        # What comes before the first call belongs to it, as in the timeline.
-        return max(0, len(self._calls) - 1)
-
-    def call_hook(self, label: str) -> Callable[..., None]:
-        """Return a hook for the calls of a module."""
+    def following(self, structure: ModelStructure, forward: Callable[[], Any]) -> Callable[[], Any]:
+        """Return `forward` with hooks that tell when segments begin."""
 
         def hook(*_: Any) -> None:
-            self._calls.append(label)
+            self._num_calls += 1
+            if self._num_calls > 1:
+                self._kept.append({})
 
-        return hook
+        def run() -> Any:
+            modules = [one for one in structure.modules.values() if not isinstance(one, torch.jit.ScriptModule)]
+            handles = [module.register_forward_pre_hook(hook, prepend=True) for module in modules]
+            try:
+                return forward()
+            finally:
+                for handle in handles:
+                    handle.remove()
+
+        return run
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Note a tensor that autograd keeps for the backward pass."""
-        key = _key(tensor)
-        if key not in self._given:
-            kept = self._kept.setdefault(self._segment, {})
+        """Note a tensor that autograd keeps."""
+        if tensor.layout == torch.strided and _key(tensor) not in self._given:
+            kept, key = self._kept[-1], _key(tensor)
             kept[key] = max(kept.get(key, 0), _num_bytes(tensor))
         return tensor
 
-    def __torch_dispatch__(
-        self, func: Any, _: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for tensor in _tensors((args, kwargs)):
-            self._use(func, tensor)
-        for tensor in _tensors(result):
-            self._make(tensor)
-        return result
-
-    def _use(self, func: Any, tensor: torch.Tensor) -> None:
-        key = _key(tensor)
-        if key in self._names:
-            self._uses_of.setdefault(self._names[key], set()).add(self._segment)
-        made = self._known(key)
-        if made is None:
-            return
-        made.uses[self._segment] = max(made.uses.get(self._segment, 0), _num_bytes(tensor))
-        made.has_gradient |= tensor.requires_grad
-        if func.name().startswith(_READS_VALUE) and not self._reader and self._calls:
-            self._reader = self._calls[-1]
-
-    def _make(self, tensor: torch.Tensor) -> None:
-        key = _key(tensor)
-        if key in self._given or self._known(key) is not None:
-            return
-        made = self._made[key] = _Made(
-            StorageWeakRef(tensor.untyped_storage()),  # type: ignore[no-untyped-call]
-            self._segment,
-        )
-        self._all.append(made)
-
-    def _known(self, key: int) -> _Made | None:
-        """Return the tensor with this storage; None if it is new, or has the address of one that is gone."""
-        made = self._made.get(key)
-        if made is None or made.storage.expired():  # type: ignore[no-untyped-call]
-            return None
-        return made
-
-    def found(self) -> FoundCuts:
-        """Return the cuts, from the second call of a module on."""
-        if len(self._calls) < 2:
-            return FoundCuts(uncut=f"the pass calls {len(self._calls)} modules with parameters (two or more)")
-        if self._reader:
-            return FoundCuts(uncut=f"the code in or after {self._reader} reads the value of a tensor, as by .item()")
-        return FoundCuts(cuts=tuple(map(self._cut, range(1, len(self._calls)))))
-
-    def _cut(self, before: int) -> StageCut:
-        crossing = [(made.bytes_after(before), made.has_gradient) for made in self._all]
+    def bytes_before(self, segment: int) -> int:
+        """Return the bytes that are kept when a segment begins."""
         kept: dict[int, int] = {}
-        for segment, tensors in self._kept.items():
-            if segment < before:
-                kept |= tensors
-        return StageCut(
-            before=before,
-            num_bytes=sum(num_bytes for num_bytes, has_gradient in crossing if has_gradient),
-            constant_bytes=sum(num_bytes for num_bytes, has_gradient in crossing if not has_gradient),
-            held_bytes=sum(kept.values()),
-            tied=tuple(sorted(name for name, uses in self._uses_of.items() if min(uses) < before <= max(uses))),
-        )
+        for tensors in self._kept[:segment]:
+            kept |= tensors
+        return sum(kept.values())
 
 
-def _tensors(value: Any) -> Iterable[torch.Tensor]:
-    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor) and not leaf.is_sparse)
+def _cut(structure: ModelStructure, tape: Tape, kept: _Kept, before: int) -> StageCut:
+    owned = structure.owned[tape.modules[before]]
+    num_bytes, constant_bytes = _crossing_bytes(tape, before)
+    return StageCut(
+        before=before,
+        num_bytes=num_bytes,
+        constant_bytes=constant_bytes,
+        held_bytes=kept.bytes_before(before),
+        tied=tuple(sorted(name for name, uses in tape.uses.items() if min(uses) < before <= max(uses))),
+        uses=tuple(sorted(name for name, uses in tape.uses.items() if before in uses and name not in owned)),
+    )
+
+
+def _crossing_bytes(tape: Tape, before: int) -> tuple[int, int]:
+    values = [tape.values[number] for number in tape.crossing(before)]
+    with_gradient = sum(value.num_bytes for value in values if value.has_gradient)
+    return with_gradient, sum(value.num_bytes for value in values) - with_gradient
+
+
+def _with_fixed(cuts: Sequence[StageCut], tape: Tape, smaller: SmallerBatch) -> list[StageCut]:
+    """Return the cuts with the bytes that do not grow with the batch."""
+    found = []
+    for cut in cuts:
+        less, less_constant = _crossing_bytes(tape, cut.before)
+        fixed = _fixed(cut.num_bytes, less, smaller), _fixed(cut.constant_bytes, less_constant, smaller)
+        found.append(replace(cut, fixed_bytes=fixed[0], fixed_constant_bytes=fixed[1]))
+    return found
+
+
+def _fixed(num_bytes: int, less: int, smaller: SmallerBatch) -> int:
+    """Return the bytes without examples, on the line through those with more and with fewer; 0 if that is no line."""
+    of_one, rest = divmod(num_bytes - less, smaller.num_whole - smaller.num_examples)
+    fixed = num_bytes - of_one * smaller.num_whole
+    return fixed if not rest and 0 <= fixed <= num_bytes else 0
 
 
 def _key(tensor: torch.Tensor) -> int:

@@ -27,7 +27,7 @@ from autosync.specs.profile.batch_sizes import check_sizes, time_sizes
 from autosync.specs.profile.clock import clock_of
 from autosync.specs.profile.computed_clock import META, ComputedClock
 from autosync.specs.profile.device_rates import DEFAULT_RATE, DeviceRate, device_rate
-from autosync.specs.profile.find_cuts import FoundCuts, find_cuts
+from autosync.specs.profile.find_cuts import FoundCuts, find_cuts, half_batch
 from autosync.specs.profile.graph import ParameterUses, distinct_rows
 from autosync.specs.profile.machine_load import UNKNOWN, LoadWatch, MachineLoad
 from autosync.specs.profile.optimizer import optimizer_notes, optimizer_spec, probe_optimizer
@@ -198,7 +198,11 @@ class _Training:
         """Find where the model can be cut."""
         batch = self._batch()
         return find_cuts(
-            self.structure, self._model, lambda: task_run.compute_loss(self._task, self._model, batch), batch
+            self.structure,
+            self._model,
+            lambda: task_run.compute_loss(self._task, self._model, batch),
+            batch,
+            smaller=half_batch(self._task, self._model, batch),
         )
 
     def _step_between(self, mark: Callable[[], None], batches: Sequence[Any]) -> None:

@@ -124,6 +124,8 @@ def buckets_under(settings: DdpSettings, model: ModelSpec, cluster: ClusterSpec)
 def _reasons(form: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Iterator[str]:
     if form.overlap != "backward":
         yield "transfers overlap the next forward pass, and DDP's end when backward returns"
+    if form.stages:
+        yield "ranks compute stages of the model, and with DDP each rank computes all layers"
     if form.shares:
         yield "the ranks compute uneven shares of the batch, and DDP takes the plain mean of their gradients"
     if form.num_lanes > 1:

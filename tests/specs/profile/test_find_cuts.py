@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from autosync.specs.profile.find_cuts import FoundCuts, find_cuts
+from autosync.specs.profile.find_cuts import FoundCuts, SmallerBatch, find_cuts
 from autosync.specs.profile.recorder import structure_of
 
 BATCH, WIDTH = 4, 8
@@ -103,6 +103,36 @@ def test_a_skip_past_two_layers_crosses_both_cuts() -> None:
 def test_what_needs_no_gradient_is_told_apart() -> None:
     (cut,) = _cuts_of(_Masked()).cuts
     assert (cut.num_bytes, cut.constant_bytes) == (BATCH * ROW, BATCH * ROW)
+
+
+def test_what_does_not_grow_with_the_batch_is_told_apart() -> None:
+    class Places(_Skip):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            mask = torch.ones(WIDTH)
+            places = torch.tanh(self.second(torch.ones(3, WIDTH)))
+            result: torch.Tensor = self.third(torch.tanh(self.first(x)) * mask + places.sum(0))
+            return result
+
+    model, whole = Places(), torch.randn(BATCH, WIDTH)
+    half = whole[: BATCH // 2]
+    smaller = SmallerBatch(half, lambda: model(half).square().mean(), BATCH // 2, BATCH)
+    found = find_cuts(structure_of(model), model, lambda: model(whole).square().mean(), whole, smaller=smaller)
+    first, second = found.cuts
+    assert (first.num_bytes, first.fixed_bytes) == (3 * ROW, 3 * ROW)
+    assert (first.constant_bytes, first.fixed_constant_bytes) == (ROW, ROW)
+    assert (second.num_bytes, second.fixed_bytes) == (BATCH * ROW, 0)
+
+
+def test_uses_outside_the_owning_module_are_named() -> None:
+    class Borrows(_Skip):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.second(torch.tanh(self.first(x)))
+            result: torch.Tensor = self.third(x @ self.first.weight)
+            return result
+
+    found = _cuts_of(Borrows())
+    assert [cut.uses for cut in found.cuts] == [("first.weight",), ()]
+    assert [cut.tied for cut in found.cuts] == [("first.weight",), ()]
 
 
 def test_weights_on_both_sides_are_named() -> None:

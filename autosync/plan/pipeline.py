@@ -1,0 +1,221 @@
+"""The passes of stages in a plan: their order on each rank, and the sends between stages.
+
+The order comes from a small simulation in whole units of time. A rank that is free takes the next backward pass whose
+gradients have come, and otherwise its next forward pass. `gpipe` makes all forward passes first. Under `1f1b`, a rank
+has at most as many microbatches of a stage between their two passes as this stage and those behind it can work on, and
+`slack` more. So the memory that activations take does not grow with the number of microbatches. A forward pass takes
+one unit, a backward pass two; in a stage with n ranks each takes n times as long, because each rank gets every n-th
+microbatch.
+
+Operations are added in the order of time. So each comes after those that it waits for, and no plan deadlocks: the
+oldest microbatch can always go on.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from autosync.plan.builder import Builder
+from autosync.plan.types import BACKWARD_COST, FORWARD_COST, Edge, Local, Region, StagePass, Transfer
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.strategy.stages import ModelStage, PipelineSchedule, boundary_cuts, bytes_of_microbatch
+
+Direction = Literal["forward", "backward"]
+
+_FIRST_STAGE_OF_QUEUES = 3
+"""Templates use the queues of stages 0 to 2 of a lane."""
+
+
+class TimedPass(NamedTuple):
+    """A pass on a rank, and the unit of time in which it begins."""
+
+    begin: int
+    direction: Direction
+    stage: int
+    microbatch: int
+
+
+def order_of_passes(
+    stages: Sequence[ModelStage], microbatches: int, schedule: PipelineSchedule, slack: int = 0
+) -> list[TimedPass]:
+    """Return all passes of a step by the time at which they begin; on each rank they come in this order."""
+    return _Timing(stages, microbatches, schedule, slack).run()
+
+
+class _Timing:
+    """Plays the passes of a step."""
+
+    def __init__(self, stages: Sequence[ModelStage], microbatches: int, schedule: PipelineSchedule, slack: int) -> None:
+        self._num_stages = len(stages)
+        self._widths = [len(stage.ranks) for stage in stages]
+        self._microbatches = microbatches
+        self._schedule = schedule
+        self._slack = slack
+        # By rank its stages, the last one first; by rank and stage the next microbatch of each direction.
+        self._stages_of: dict[int, list[int]] = {}
+        self._next_forward: dict[tuple[int, int], int] = {}
+        self._next_backward: dict[tuple[int, int], int] = {}
+        for number, stage in enumerate(stages):
+            for place, rank in enumerate(stage.ranks):
+                self._stages_of.setdefault(rank, []).insert(0, number)
+                self._next_forward[rank, number] = self._next_backward[rank, number] = place
+        self._free = dict.fromkeys(self._stages_of, 0)
+        self._came: set[tuple[Direction, int, int]] = {("forward", 0, one) for one in range(microbatches)}
+
+    def run(self) -> list[TimedPass]:
+        found: list[TimedPass] = []
+        # The times at which something ends, and what comes then.
+        ends: list[tuple[int, int, str, int, int]] = [(0, 0, "", 0, 0)]
+        while ends:
+            now = ends[0][0]
+            while ends and ends[0][0] == now:
+                self._arrives(*heapq.heappop(ends)[2:])
+            for rank in self._free:
+                chosen = self._chosen(rank) if self._free[rank] <= now else None
+                if chosen is not None:
+                    begun = TimedPass(now, *chosen)
+                    found.append(begun)
+                    self._free[rank] = end = now + self._units(begun)
+                    heapq.heappush(ends, (end, len(found), *chosen))
+        return found
+
+    def _units(self, one: TimedPass) -> int:
+        return self._widths[one.stage] * (1 if one.direction == "forward" else 2)
+
+    def _arrives(self, direction: str, stage: int, microbatch: int) -> None:
+        """Note that a pass is done: the next stage, or the one before, has what it needs."""
+        if direction == "forward":
+            is_last = stage == self._num_stages - 1
+            self._came.add(("backward", stage, microbatch) if is_last else ("forward", stage + 1, microbatch))
+        elif direction == "backward" and stage:
+            self._came.add(("backward", stage - 1, microbatch))
+
+    def _chosen(self, rank: int) -> tuple[Direction, int, int] | None:
+        """Return the pass that a free rank takes: a backward pass if there is one, and of a late stage first."""
+        for choose in (self._backward, self._forward):
+            for stage in self._stages_of[rank]:
+                chosen = choose(rank, stage)
+                if chosen is not None:
+                    return chosen
+        return None
+
+    def _backward(self, rank: int, stage: int) -> tuple[Direction, int, int] | None:
+        microbatch = self._next_backward[rank, stage]
+        is_filled = self._next_forward[rank, stage] >= self._microbatches
+        may_return = is_filled or self._schedule == "1f1b"
+        if not may_return or ("backward", stage, microbatch) not in self._came:
+            return None
+        self._next_backward[rank, stage] += self._widths[stage]
+        return "backward", stage, microbatch
+
+    def _forward(self, rank: int, stage: int) -> tuple[Direction, int, int] | None:
+        microbatch, width = self._next_forward[rank, stage], self._widths[stage]
+        num_under_way = (microbatch - self._next_backward[rank, stage]) // width
+        if num_under_way >= self._most(stage) or ("forward", stage, microbatch) not in self._came:
+            return None
+        self._next_forward[rank, stage] += width
+        return "forward", stage, microbatch
+
+    def _most(self, stage: int) -> int:
+        """Return how many microbatches a rank of a stage may have between their two passes."""
+        if self._schedule == "gpipe":
+            return self._microbatches
+        return -(-sum(self._widths[stage:]) // self._widths[stage]) + self._slack
+
+
+def add_passes(
+    builder: Builder, stages: Sequence[ModelStage], microbatches: int, model: ModelSpec, cluster: ClusterSpec
+) -> None:
+    """Add a step's passes, and the sends of activations and of their gradients between stages."""
+    _Writer(builder, stages, microbatches, model, cluster).write()
+
+
+class _Writer:
+    def __init__(
+        self,
+        builder: Builder,
+        stages: Sequence[ModelStage],
+        microbatches: int,
+        model: ModelSpec,
+        cluster: ClusterSpec,
+    ) -> None:
+        self._builder = builder
+        self._stages = stages
+        self._microbatches = microbatches
+        self._num_examples = model.batch_size * cluster.num_workers // microbatches
+        self._sizes = [
+            bytes_of_microbatch(cut, model, self._num_examples) or (0, 0) for cut in boundary_cuts(stages, model)
+        ]
+        # By direction, stage and microbatch, the send that the pass waits for, with its region.
+        self._arriving: dict[tuple[Direction, int, int], tuple[Edge, int]] = {}
+        self._done: dict[tuple[Direction, int, int], Edge] = {}
+        self._last: dict[int, Edge] = {}
+
+    def write(self) -> None:
+        strategy = self._builder.strategy
+        for one in order_of_passes(self._stages, self._microbatches, strategy.schedule, strategy.slack):
+            self._add(one)
+
+    def _add(self, one: TimedPass) -> None:
+        key = (one.direction, one.stage, one.microbatch)
+        rank = self._stages[one.stage].rank_of(one.microbatch)
+        arriving = self._arriving.get(key)
+        waits = [] if arriving is None else [arriving[0]]
+        if one.direction == "backward":
+            waits.append(self._done["forward", one.stage, one.microbatch])
+        if rank in self._last:
+            waits.append(self._last[rank])
+        neighbour = one.stage + (1 if one.direction == "forward" else -1)
+        sent = self._region(one) if 0 <= neighbour < len(self._stages) else None
+        done = self._builder.add(
+            Local(
+                kind=one.direction,
+                cost=FORWARD_COST if one.direction == "forward" else BACKWARD_COST,
+                groups=((rank,),),
+                sharded=False,
+                inputs=() if arriving is None else (arriving[1],),
+                outputs=() if sent is None else (sent,),
+                num_elements=self._num_examples,
+                message=-1,
+                after=tuple(dict.fromkeys(waits)),
+                settings=StagePass(stage=one.stage, microbatch=one.microbatch),
+            )
+        )
+        self._done[key] = self._last[rank] = done
+        if sent is not None and self._stages[neighbour].rank_of(one.microbatch) == rank:
+            # What stays on the rank is not sent.
+            self._arriving[one.direction, neighbour, one.microbatch] = done, sent
+        elif sent is not None:
+            self._send(one, rank, neighbour, sent, done)
+
+    def _send(self, one: TimedPass, rank: int, neighbour: int, region: int, done: Edge) -> None:
+        builder, boundary = self._builder, min(one.stage, neighbour)
+        num_bytes = self._sizes[boundary][one.direction == "backward"]
+        queue = _FIRST_STAGE_OF_QUEUES + 2 * boundary + (one.direction == "backward")
+        send = Transfer(
+            collective="send",
+            algorithm="star",
+            groups=((rank, self._stages[neighbour].rank_of(one.microbatch)),),
+            regions=(region,),
+            num_elements=num_bytes,
+            max_elements=num_bytes,
+            item_bytes=1,
+            within=(),
+            lane=queue * builder.num_lanes,
+            priority=0,
+            message=-1,
+            after=(done,),
+        )
+        self._arriving[one.direction, neighbour, one.microbatch] = builder.add(send), region
+
+    def _region(self, one: TimedPass) -> int:
+        """Add the region that a pass sends: the microbatch's place among those that cross the boundary."""
+        is_forward = one.direction == "forward"
+        boundary = one.stage if is_forward else one.stage - 1
+        size = self._sizes[boundary][not is_forward]
+        start = one.microbatch * size
+        kind: Literal["activations", "activation_grads"] = "activations" if is_forward else "activation_grads"
+        return self._builder.region(Region(kind, boundary, start, start + size, "uint8"))

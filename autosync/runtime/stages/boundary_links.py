@@ -1,0 +1,180 @@
+"""The sends and receives of one rank's passes: receives are posted ahead, and sends are not waited for.
+
+gloo sends a message only after its receiver has asked for it. So a step begins with requests for the first messages
+that this rank's passes need, and each message that has come makes room for the request of one more.
+
+Memory that is being sent must stay as it is. Nobody says when a send is over, but the plan tells: when a message of
+another rank arrives, that rank has made all passes before the one that sent it, and so has received what they needed.
+Sends are waited for at that moment, when they are over, and the last ones at the end of the step. So no wait for a send
+can be part of a deadlock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from autosync.plan.types import Local, Plan, StagePass, Transfer
+from autosync.runtime.wire.exchange import failure_of, finish
+from autosync.runtime.wire.links import Links
+from autosync.runtime.wire.transfer_pieces import Send
+
+AHEAD_BYTES = 2**26
+LEAST_AHEAD = 4
+"""A rank asks for this many messages ahead, and for more up to `AHEAD_BYTES`."""
+
+
+class RankPass(NamedTuple):
+    """One pass of this rank: the operation (by position), its kind, and its place.
+
+    `before` is the pass of this rank that makes what this pass needs, or -1: then another rank sends it, or nobody.
+    """
+
+    operation: int
+    is_forward: bool
+    place: StagePass
+    before: int
+
+
+class _Message(NamedTuple):
+    """A send of the plan: its position, the pass that sends it and the pass that needs it, and the other rank."""
+
+    operation: int
+    sent_by: int
+    needed_by: int
+    other: int
+    num_bytes: int
+
+
+def _whole(message: _Message) -> Send:
+    """Return a message as one piece, for errors."""
+    return Send(message.other, 0, message.num_bytes)
+
+
+def passes_of(plan: Plan, rank: int) -> list[RankPass]:
+    """Return the passes of a rank, in their order."""
+    makers: dict[int, int] = {}
+    found: list[RankPass] = []
+    for index, one in enumerate(plan.operations):
+        if isinstance(one, Local) and isinstance(one.settings, StagePass) and one.groups[0][0] == rank:
+            before = makers.get(one.inputs[0], -1) if one.inputs else -1
+            found.append(RankPass(index, one.kind == "forward", one.settings, before))
+            makers.update(dict.fromkeys(one.outputs, index))
+    return found
+
+
+class BoundaryLinks:
+    """The messages between stages, as one rank sends and receives them."""
+
+    def __init__(self, plan: Plan, links: Links) -> None:
+        self._links = links
+        sent, coming = _messages(plan, links.rank)
+        self._sends = {one.sent_by: one for one in sent}
+        self._receives = [one for one in coming if one.num_bytes]
+        self._needs = {one.needed_by: one for one in self._receives}
+        # By the message that arrives, the sends that are over then.
+        self._over = {
+            one.operation: [
+                other.operation for other in sent if other.other == one.other and other.needed_by < one.sent_by
+            ]
+            for one in self._receives
+        }
+        self._asked: dict[int, tuple[Any, torch.Tensor]] = {}
+        self._waiting: deque[_Message] = deque()
+        self._sent: dict[int, tuple[Any, torch.Tensor, int]] = {}
+        self._num_asked_bytes = 0
+
+    def begin(self) -> None:
+        """Begin a step: ask for the first messages."""
+        self._waiting = deque(self._receives)
+        self._ask()
+
+    def _ask(self) -> None:
+        while self._waiting:
+            one = self._waiting[0]
+            is_room = self._num_asked_bytes + one.num_bytes <= AHEAD_BYTES
+            if len(self._asked) >= LEAST_AHEAD and not is_room:
+                return
+            self._waiting.popleft()
+            buffer = torch.empty(one.num_bytes, dtype=torch.uint8)
+            try:
+                work = self._links.receive(buffer, one.other, one.operation)
+            except RuntimeError as error:
+                raise failure_of(error, self._links, "from", one.other, _whole(one)) from error
+            self._asked[one.operation] = work, buffer
+            self._num_asked_bytes += one.num_bytes
+
+    def arrive(self, one: RankPass) -> torch.Tensor | None:
+        """Wait for the message that a pass needs, and return it; None if it needs none."""
+        message = self._needs.get(one.operation)
+        if message is None:
+            return None
+        work, buffer = self._asked.pop(message.operation)
+        finish(work, self._links, "from", message.other, _whole(message))
+        self._num_asked_bytes -= message.num_bytes
+        self._ask()
+        for operation in self._over[message.operation]:
+            self._finish(operation)
+        return buffer
+
+    def sends(self, one: RankPass) -> bool:
+        """Whether what a pass makes goes to another rank."""
+        return one.operation in self._sends
+
+    def send(self, one: RankPass, buffer: torch.Tensor) -> None:
+        """Send what a pass has made."""
+        message = self._sends[one.operation]
+        if message.num_bytes:
+            try:
+                work = self._links.send(buffer, message.other, message.operation)
+            except RuntimeError as error:
+                raise failure_of(error, self._links, "to", message.other, _whole(message)) from error
+            self._sent[message.operation] = work, buffer, message.other
+
+    def end(self) -> None:
+        """End a step: wait for the sends that are left."""
+        for operation in list(self._sent):
+            self._finish(operation)
+
+    def _finish(self, operation: int) -> None:
+        found = self._sent.pop(operation, None)
+        if found is not None:
+            work, buffer, other = found
+            finish(work, self._links, "to", other, Send(other, 0, len(buffer)))
+
+    def forget(self) -> None:
+        """Drop what is on its way, because it will not be used."""
+        self._asked.clear()
+        self._sent.clear()
+
+
+def _messages(plan: Plan, rank: int) -> tuple[list[_Message], list[_Message]]:
+    """Return the sends of a rank in their order, and its receives in the order in which passes need them."""
+    needed_by: dict[int, int] = {}
+    for index, one in enumerate(plan.operations):
+        if isinstance(one, Local) and isinstance(one.settings, StagePass):
+            needed_by.update((edge.target, index) for edge in one.after if _is_send(plan, edge.target))
+    sent: list[_Message] = []
+    coming: list[_Message] = []
+    for index, one in enumerate(plan.operations):
+        if isinstance(one, Transfer) and one.collective == "send":
+            source, destination = one.groups[0]
+            sender = _only([edge.target for edge in one.after])
+            if source == rank:
+                sent.append(_Message(index, sender, needed_by[index], destination, one.num_bytes))
+            if destination == rank:
+                coming.append(_Message(index, sender, needed_by[index], source, one.num_bytes))
+    return sent, sorted(coming, key=lambda one: one.needed_by)
+
+
+def _is_send(plan: Plan, index: int) -> bool:
+    one = plan.operations[index]
+    return isinstance(one, Transfer) and one.collective == "send"
+
+
+def _only(targets: Sequence[int]) -> int:
+    (target,) = targets
+    return target

@@ -1,0 +1,206 @@
+"""Records a model's pass on a microbatch, and checks that its stages together compute what the model computes.
+
+The pass is recorded once, in the first step, and refused wherever stages would train something else: parameters on
+ranks that the plan does not give them to, other bytes than the plan's, layers that change buffers, code that depends on
+random numbers of Python. Then the stages run on another microbatch, one after the other on this rank, and must give the
+same loss and gradients as the model itself. The loss of two microbatches must be the mean of theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from autosync.errors import OperationError
+from autosync.plan.types import Local, Plan, StagePass, Transfer
+from autosync.runtime.stages.stage_program import StageProgram, stage_programs
+from autosync.specs.examples import join_batches
+from autosync.specs.profile.recorder import structure_of
+from autosync.specs.profile.tape import Tape, record, tensors_of
+from autosync.specs.task import Task
+from autosync.specs.task_file import task_code
+from autosync.specs.task_run import compute_loss
+from autosync.strategy.bundle import Bundle
+from autosync.strategy.stages import holders_of_variables
+
+_MOST_ERROR = 0.05
+_NUM_ROUNDINGS = 4096
+"""Gradients may differ by so many roundings, relative to their norm: stages add them up in another order."""
+
+
+def record_stages(
+    task: Task, model: nn.Module, bundle: Bundle, plan: Plan, microbatches: Sequence[Any]
+) -> list[StageProgram]:
+    """Record a pass of the model on the first of some microbatches; return the checked programs of all stages."""
+    with torch.random.fork_rng(devices=()):
+        state = random.getstate()
+        tape = record(structure_of(model), model, lambda: compute_loss(task, model, microbatches[0]), microbatches[0])
+        if random.getstate() != state:
+            raise OperationError("the forward pass draws random numbers of Python's, and stages would repeat the first")
+        _refuse(tape, bundle)
+        programs = stage_programs(tape, plan.stages)
+        _refuse_other_uses(programs, plan, bundle)
+        _refuse_other_bytes(programs, plan)
+        _compare(task, model, programs, microbatches[-1])
+        _refuse_mixing(task, model, microbatches)
+    return programs
+
+
+def _refuse(tape: Tape, bundle: Bundle) -> None:
+    if tape.problem:
+        raise OperationError(f"the model cannot be cut: {tape.problem}")
+    if tape.changed:
+        raise OperationError(
+            f"a forward pass changes {tape.changed[0]}: layers such as BatchNorm compute over their own microbatch, so "
+            "stages would train another model (a strategy without stages takes it)"
+        )
+    profiled = [segment.module for segment in bundle.model.timeline.forward]
+    if tape.modules != profiled:
+        place = next(
+            (i for i, pair in enumerate(zip(tape.modules, profiled, strict=False)) if pair[0] != pair[1]),
+            min(len(tape.modules), len(profiled)),
+        )
+        now, then = (modules[place] if place < len(modules) else "nothing" for modules in (tape.modules, profiled))
+        raise OperationError(
+            f"segment {place} of the forward pass is {now}, and was {then} in the profile (profile the model again)"
+        )
+    batch = {tape.values[number].storage for number in tape.batch}
+    if any(storage in batch for _, storage in tape.changes):
+        raise OperationError("the forward pass changes a tensor of its batch in place, which other stages read")
+
+
+def _refuse_other_uses(programs: Sequence[StageProgram], plan: Plan, bundle: Bundle) -> None:
+    holders = holders_of_variables(plan.stages, bundle.model)
+    for stage, program in zip(plan.stages, programs, strict=True):
+        for name in sorted(program.uses):
+            if name in holders and not set(stage.ranks) <= set(holders[name]):
+                raise OperationError(
+                    f"ranks {list(stage.ranks)} use {name}, and the plan has it on ranks {list(holders[name])} "
+                    "(profile the model again: autosync profile --cuts)"
+                )
+
+
+def _refuse_other_bytes(programs: Sequence[StageProgram], plan: Plan) -> None:
+    for number, program in enumerate(programs[:-1]):
+        assert program.leaving is not None, "only the last stage has no boundary after it"
+        planned = planned_bytes(plan, number)
+        if program.leaving.num_bytes != planned:
+            forward, backward = program.leaving.num_bytes
+            raise OperationError(
+                f"a microbatch sends {forward} B from stage {number} to the next and {backward} B back, and the plan "
+                f"has {planned[0]} and {planned[1]} B (profile the model again: autosync profile --cuts)"
+            )
+
+
+def planned_bytes(plan: Plan, boundary: int) -> tuple[int, int]:
+    """Return the bytes that a microbatch sends over a boundary, forward and backward, by the plan."""
+    found = {"activations": 0, "activation_grads": 0}
+    for operation in plan.operations:
+        if isinstance(operation, Transfer) and operation.collective == "send":
+            region = plan.regions[operation.regions[0]]
+            if region.part == boundary:
+                found[region.kind] = operation.num_bytes
+    return found["activations"], found["activation_grads"]
+
+
+def num_examples_of(plan: Plan) -> int:
+    """Return the number of examples in a microbatch of a plan."""
+    return next(
+        one.num_elements for one in plan.operations if isinstance(one, Local) and isinstance(one.settings, StagePass)
+    )
+
+
+def _compare(task: Task, model: nn.Module, programs: Sequence[StageProgram], microbatch: Any) -> None:
+    """Refuse programs that give another loss or other gradients than the model."""
+    parameters = dict(model.named_parameters())
+    before = torch.random.get_rng_state()
+    loss = compute_loss(task, model, microbatch)
+    torch.autograd.backward((loss,), (torch.ones_like(loss),))
+    wanted = _taken(parameters)
+    torch.random.set_rng_state(before)
+    found_loss = _run_all(programs, tensors_of(microbatch))
+    found = _taken(parameters)
+    total = float(torch.stack([gradient.double().norm() for gradient in wanted.values()]).norm()) if wanted else 0.0
+    if not _is_near(found_loss, loss.detach(), float(loss.detach().double().abs())):
+        raise OperationError(
+            f"the recorded pass computes the loss {float(found_loss):g} where the model computes "
+            f"{float(loss.detach()):g}: its code does something else for each batch"
+        )
+    for name, gradient in wanted.items():
+        scale = max(float(gradient.double().norm()), total / 64)
+        if name not in found or not _is_near(found[name], gradient, scale):
+            raise OperationError(
+                f"the recorded pass gives {name} another gradient than the model: a part of it has a backward pass of "
+                "its own, or does something else for each batch"
+            )
+
+
+@torch.no_grad()
+def _refuse_mixing(task: Task, model: nn.Module, microbatches: Sequence[Any]) -> None:
+    """Refuse a loss of two microbatches that is not the mean of theirs: its examples do not weigh the same, or mix.
+
+    Random numbers, of dropout for example, would make the losses differ. Then nothing can be said.
+    """
+    first, last = microbatches[0], microbatches[-1]
+    with _without_dropout(model):
+        losses = [_loss(task, model, one) for one in (first, first, last, join_batches([first, last]))]
+    again, mean = losses[1] - losses[0], (losses[0] + losses[2]) / 2
+    scale = losses[0].abs() + losses[2].abs()
+    if not again.any() and not _is_near(losses[3], mean, float(scale)):
+        raise OperationError(
+            f"two microbatches together have the loss {float(losses[3]):g}, and the mean of theirs is {float(mean):g}: "
+            "the loss or a layer mixes examples or weighs them unevenly (BatchNorm, sums, masked means, negatives from "
+            "the batch), so microbatches would train another model"
+        )
+
+
+def _loss(task: Task, model: nn.Module, batch: Any) -> torch.Tensor:
+    with task_code(task, "loss(model, batch)", task.loss):
+        return task.loss(model, batch).detach()
+
+
+@contextlib.contextmanager
+def _without_dropout(model: nn.Module) -> Iterator[None]:
+    layers = [one for one in model.modules() if isinstance(one, nn.modules.dropout._DropoutNd) and one.training]  # noqa: SLF001 - torch has no public base of them
+    for one in layers:
+        one.training = False
+    try:
+        yield
+    finally:
+        for one in layers:
+            one.training = True
+
+
+def _taken(parameters: dict[str, nn.Parameter]) -> dict[str, torch.Tensor]:
+    found = {name: one.grad.detach() for name, one in parameters.items() if one.grad is not None}
+    for one in parameters.values():
+        one.grad = None
+    return found
+
+
+def _is_near(one: torch.Tensor, other: torch.Tensor, scale: float) -> bool:
+    """Whether two tensors differ by roundings of numbers as large as `scale`."""
+    tolerance = min(_MOST_ERROR, _NUM_ROUNDINGS * torch.finfo(other.dtype).eps)
+    error = float((one.double() - other.double()).norm())
+    return error <= tolerance * scale or (error == 0.0 and scale == 0.0)
+
+
+def _run_all(programs: Sequence[StageProgram], batch: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Run all stages on this rank; return the loss."""
+    received: dict[int, torch.Tensor] = {}
+    all_passed = []
+    for program in programs:
+        passed = program.forward(batch, received)
+        all_passed.append(passed)
+        received = passed.sent
+    gradients: dict[int, torch.Tensor] = {}
+    for program, passed in zip(reversed(programs), reversed(all_passed), strict=True):
+        gradients = program.backward(passed, gradients, scale=1.0)
+    loss = all_passed[-1].loss
+    assert loss is not None, "the last stage computes the loss"
+    return loss.detach()

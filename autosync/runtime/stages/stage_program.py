@@ -1,0 +1,98 @@
+"""The part of a recorded pass that one stage makes, as a program that any microbatch can run through."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from autosync.runtime.stages.boundary_bytes import BoundaryBytes
+from autosync.specs.profile.tape import Tape
+from autosync.strategy.stages import ModelStage
+
+
+@dataclass(slots=True, kw_only=True)
+class PassedMicrobatch:
+    """What a stage keeps of a microbatch from its forward pass to its backward pass.
+
+    `leaves` are the received values whose gradients go back, `ends` the values that are sent on and get gradients.
+    """
+
+    leaves: dict[int, torch.Tensor] = field(default_factory=dict)
+    ends: dict[int, torch.Tensor] = field(default_factory=dict)
+    sent: dict[int, torch.Tensor] = field(default_factory=dict)
+    loss: torch.Tensor | None = None
+
+
+class StageProgram:
+    """One stage of a recorded pass. `arriving` and `leaving` say what crosses its boundaries (None: there is none)."""
+
+    def __init__(self, tape: Tape, begin: int, end: int, *, arriving: BoundaryBytes | None, last: bool) -> None:
+        self.arriving = arriving
+        self.leaving = None if last else BoundaryBytes(tape, tape.crossing(end))
+        self.uses = {name for name, uses in tape.uses.items() if any(begin <= segment < end for segment in uses)}
+        self._calls = [call for call in tape.calls if begin <= call.segment < end]
+        self._batch = tape.batch
+        self._loss = tape.loss if last else -1
+        changed = {storage for segment, storage in tape.changes if begin <= segment < end}
+        received = () if arriving is None else arriving.values
+        self._changed = {number for number in received if tape.values[number].storage in changed}
+        self._drops = self._last_uses()
+
+    def _last_uses(self) -> list[list[int]]:
+        """Return the values that no later call needs, after each call."""
+        needed = set(() if self.leaving is None else self.leaving.values) | {self._loss}
+        drops: list[list[int]] = []
+        for call in reversed(self._calls):
+            numbers = {*call.inputs, *(value for _, value in call.results)}
+            drops.append([number for number in numbers if number not in needed])
+            needed |= numbers
+        return drops[::-1]
+
+    def forward(self, batch: Sequence[torch.Tensor], received: Mapping[int, torch.Tensor]) -> PassedMicrobatch:
+        """Pass a microbatch forward. `batch` has its tensors, `received` what has crossed the boundary before."""
+        passed = PassedMicrobatch()
+        values: dict[int, torch.Tensor] = dict(zip(self._batch, batch, strict=True))
+        for number, tensor in received.items():
+            assert self.arriving is not None, "a stage that receives has a boundary before it"
+            leaf = tensor
+            if number in self.arriving.with_gradient:
+                leaf = passed.leaves[number] = tensor.detach().requires_grad_()
+            # A leaf of autograd cannot be changed in place.
+            values[number] = leaf.clone() if number in self._changed else leaf
+        for call, drops in zip(self._calls, self._drops, strict=True):
+            values.update(call.make(values))
+            for number in drops:
+                del values[number]
+        if self.leaving is not None:
+            passed.sent = {number: values[number].detach() for number in self.leaving.values}
+            passed.ends = {number: values[number] for number in self.leaving.with_gradient}
+        else:
+            passed.loss = values[self._loss]
+        return passed
+
+    def backward(
+        self, passed: PassedMicrobatch, gradients: Mapping[int, torch.Tensor], *, scale: float
+    ) -> dict[int, torch.Tensor]:
+        """Pass a microbatch backward; return the gradients of what was received. The loss is scaled by `scale`."""
+        if passed.loss is not None:
+            torch.autograd.backward((passed.loss,), (torch.full_like(passed.loss, scale),))
+        else:
+            pairs = [(end, gradients[number]) for number, end in passed.ends.items() if end.requires_grad]
+            if pairs:
+                torch.autograd.backward([end for end, _ in pairs], [gradient for _, gradient in pairs])
+        return {
+            number: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for number, leaf in passed.leaves.items()
+        }
+
+
+def stage_programs(tape: Tape, stages: Sequence[ModelStage]) -> list[StageProgram]:
+    """Return the programs of all stages."""
+    begins = [stage.before for stage in stages]
+    ends = [*begins[1:], len(tape.modules)]
+    programs: list[StageProgram] = []
+    for number, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        arriving = programs[-1].leaving if programs else None
+        programs.append(StageProgram(tape, begin, end, arriving=arriving, last=number == len(stages) - 1))
+    return programs

@@ -1,0 +1,260 @@
+"""One model in training with stages: makes this rank's passes, and the engine sums gradients within stages."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from autosync.errors import OperationError
+from autosync.plan.types import Plan
+from autosync.runtime.engine.engine import Engine
+from autosync.runtime.engine.execution import Execution
+from autosync.runtime.engine.rank_script import script_of
+from autosync.runtime.local.engine_updates import engine_updates
+from autosync.runtime.session.agreement import agree, parameters_of, refusal_told, send_state
+from autosync.runtime.session.batch_weight import BatchWeight
+from autosync.runtime.session.gradients import Gradients
+from autosync.runtime.session.variable_roles import VariableRoles
+from autosync.runtime.stages.batch_form import form_of, microbatches_of
+from autosync.runtime.stages.boundary_bytes import BoundaryBytes
+from autosync.runtime.stages.boundary_links import BoundaryLinks, RankPass, passes_of
+from autosync.runtime.stages.failure_told import FailureTold
+from autosync.runtime.stages.recorded_model import num_examples_of, record_stages
+from autosync.runtime.stages.stage_program import PassedMicrobatch, StageProgram
+from autosync.runtime.stages.whole_state import send_optimizer_state, send_variables
+from autosync.runtime.wire.links import Links
+from autosync.runtime.wire.native_collectives import native_groups
+from autosync.runtime.wire.sums import sums_of_all
+from autosync.specs.profile.tape import tensors_of
+from autosync.specs.task import Task
+from autosync.specs.task_run import step_optimizer
+from autosync.strategy.bundle import Bundle
+from autosync.strategy.stages import holders_of_variables, stages_of_variables
+
+
+class StagedSession:
+    """The training of one model with stages on one rank. All ranks call each method together.
+
+    `store` is used by no other session. The session owns the links.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        bundle: Bundle,
+        *,
+        plan: Plan,
+        links: Links,
+        store: Any,
+        timeout_seconds: float,
+        init_sync: bool,
+    ) -> None:
+        self._task = task
+        self._model = model
+        self._optimizer = optimizer
+        self._bundle = bundle
+        self._plan = plan
+        self._links = links
+        self._store = store
+        self._patience = dt.timedelta(seconds=timeout_seconds)
+        self._failure = FailureTold(store, links)
+        self._holders = holders_of_variables(plan.stages, bundle.model)
+        self._parameters = parameters_of(model, bundle)
+        self._held = [name for name, ranks in self._holders.items() if links.rank in ranks]
+        # The gradients of the others need no sums.
+        self._shared = [name for name in self._held if len(self._holders[name]) > 1]
+        self._numbers = {name: number for number, name in enumerate(self._parameters)}
+        if init_sync:
+            with self._failure.naming():
+                send_state(model, links, num_workers=plan.num_workers)
+        links.make_native(native_groups(plan))
+        updates = engine_updates(plan)
+        self._execution = Execution(plan, self._parameters, links=links, updates=updates, optimizer=None)
+        script = script_of(plan, links.rank, len(self._parameters), updates)
+        self._engine = Engine(plan, script, self._execution, rank=links.rank, timeout_seconds=timeout_seconds)
+        self._failure.end = self._engine.fail
+        self._gradients = Gradients(
+            self._roles(), self._execution, self._engine, BatchWeight(plan, links, batch_size=None)
+        )
+        self._boundaries = BoundaryLinks(plan, links)
+        self._passes = passes_of(plan, links.rank)
+        self._last_passes = self._last_of_variables()
+        self._num_examples = num_examples_of(plan)
+        self._programs: dict[int, StageProgram] = {}
+        self._form: Any = None
+        self._under_way = -1
+        self._came: set[str] = set()
+        self._hooks = [
+            self._parameters[name].register_post_accumulate_grad_hook(self._taking(name))  # type: ignore[no-untyped-call]
+            for name in self._held
+        ]
+        self._engine.begin()
+
+    def _roles(self) -> VariableRoles:
+        """Return the roles of the variables: the engine sums those that this rank shares with others."""
+        staged = set(self._execution.memory.staged_variables())
+        return VariableRoles(
+            parameters=self._parameters,
+            engine={},
+            sparse=(),
+            dense=tuple(self._shared),
+            staged=tuple(name for name in self._shared if name in staged),
+        )
+
+    def _last_of_variables(self) -> dict[str, int]:
+        """Return for each variable that this rank holds the pass after which its gradient is complete."""
+        stages_of = stages_of_variables(self._plan.stages, self._bundle.model)
+        return {
+            name: max(
+                (one.operation for one in self._passes if not one.is_forward and one.place.stage in stages_of[name]),
+                default=-2,
+            )
+            for name in self._held
+        }
+
+    def _taking(self, name: str) -> Callable[[torch.Tensor], None]:
+        def take(_: torch.Tensor) -> None:
+            if self._under_way == self._last_passes[name]:
+                self._came.add(name)
+                if len(self._holders[name]) > 1:
+                    self._gradients.take(name)
+                else:
+                    self._engine.gradient_ready(self._numbers[name])
+
+        return take
+
+    @property
+    def global_batch(self) -> int:
+        """The examples of a step."""
+        return self._num_examples * self._plan.microbatches
+
+    # A step.
+
+    def step(self, batch: Any) -> float:
+        """Train on a global batch, which every rank has; return its loss."""
+        with self._failure.naming():
+            microbatches = microbatches_of(batch, self._plan.microbatches, self._num_examples)
+            if not self._programs:
+                self._programs = self._recorded(batch, microbatches)
+            elif form_of(microbatches[0]) != self._form:
+                raise OperationError(
+                    f"a batch of another form: {form_of(microbatches[0])}, and the first one had {self._form} (with "
+                    "stages, all batches have one form)"
+                )
+            self._optimizer.zero_grad(set_to_none=True)
+            loss = self._run(microbatches)
+            self._update()
+            return self._loss_of_all(loss)
+
+    def _recorded(self, batch: Any, microbatches: Sequence[Any]) -> dict[int, StageProgram]:
+        """Record the model's pass on the first batch, and compare this batch over all ranks."""
+        store = torch.distributed.PrefixStore("first-batch/", self._store)  # type: ignore[attr-defined]
+        rank, num_ranks = self._links.rank, self._plan.num_workers
+        with refusal_told(store, rank=rank):
+            programs = record_stages(self._task, self._model, self._bundle, self._plan, microbatches)
+        sums = [float(tensor.double().sum()) for tensor in tensors_of(batch)]
+        facts = {"first batch (each rank gives step() the whole global batch)": repr(sums)}
+        agree(store, rank=rank, num_ranks=num_ranks, facts=facts, patience=self._patience)
+        self._form = form_of(microbatches[0])
+        return {stage: programs[stage] for stage in {one.place.stage for one in self._passes}}
+
+    def _run(self, microbatches: Sequence[Any]) -> float:
+        """Make all passes of the step; return this rank's part of the loss."""
+        kept: dict[tuple[int, int], PassedMicrobatch] = {}
+        staying: dict[int, dict[int, torch.Tensor]] = {}
+        losses: list[torch.Tensor] = []
+        self._came.clear()
+        self._boundaries.begin()
+        for one in self._passes:
+            program, key = self._programs[one.place.stage], (one.place.stage, one.place.microbatch)
+            boundary = program.arriving if one.is_forward else program.leaving
+            arrived: dict[int, torch.Tensor] = {}
+            if boundary is not None:
+                arrived = staying.pop(one.before, {}) if one.before >= 0 else self._arrived(one, boundary)
+            if one.is_forward:
+                passed = kept[key] = program.forward(tensors_of(microbatches[one.place.microbatch]), arrived)
+                made, boundary, passed.sent = passed.sent, program.leaving, {}
+                if passed.loss is not None:
+                    losses.append(passed.loss.detach())
+            else:
+                made, boundary = self._backward(program, one, kept.pop(key), arrived), program.arriving
+            if boundary is not None and self._boundaries.sends(one):
+                self._boundaries.send(one, boundary.pack(made, backward=not one.is_forward))
+            elif boundary is not None:
+                staying[one.operation] = made
+        return math.fsum(float(loss) for loss in losses) / self._plan.microbatches
+
+    def _arrived(self, one: RankPass, boundary: BoundaryBytes) -> dict[int, torch.Tensor]:
+        """Wait for what has crossed a boundary; a message without bytes is not sent."""
+        buffer = self._boundaries.arrive(one)
+        empty = torch.empty(0, dtype=torch.uint8)
+        return boundary.unpack(empty if buffer is None else buffer, backward=not one.is_forward)
+
+    def _backward(
+        self, program: StageProgram, one: RankPass, passed: PassedMicrobatch, gradients: dict[int, torch.Tensor]
+    ) -> dict[int, torch.Tensor]:
+        self._under_way = one.operation
+        try:
+            return program.backward(passed, gradients, scale=1.0 / self._plan.microbatches)
+        finally:
+            self._under_way = -1
+
+    def _update(self) -> None:
+        """Wait for the sums within stages, and update what this rank holds."""
+        missing = [name for name in self._held if name not in self._came]
+        self._gradients.take_missing([name for name in missing if len(self._holders[name]) > 1])
+        for name in missing:
+            if len(self._holders[name]) == 1:
+                self._engine.gradient_ready(self._numbers[name])
+        self._engine.wait("backward_returns")
+        self._gradients.give_back()
+        self._boundaries.end()
+        self._engine.step_called()
+        self._engine.user_updated()
+        self._engine.wait_due()
+        self._engine.begin()
+        step_optimizer(self._task, self._optimizer)
+
+    def _loss_of_all(self, part: float) -> float:
+        """Return the loss of the global batch: the sum of what the ranks of the last stage have computed."""
+        (loss,) = sums_of_all(self._links, self._plan.num_workers, [part])
+        return loss
+
+    # Between steps.
+
+    def gather(self) -> None:
+        """Bring the parameters of all stages to every rank. All ranks call it together, between two steps."""
+        with self._failure.naming():
+            send_variables(self._parameters, self._holders, self._links)
+
+    def gather_optimizer(self) -> None:
+        """Bring the optimizer's state of all stages to every rank, as `gather` does."""
+        with self._failure.naming():
+            send_optimizer_state(self._optimizer, self._parameters, self._holders, self._links)
+
+    def describe(self) -> str:
+        """Describe in words what this rank does."""
+        mine = sorted({one.place.stage for one in self._passes})
+        stages, rank = self._plan.stages, self._links.rank
+        return (
+            f"rank {rank} computes stage {' and '.join(map(str, mine))} of {len(stages)} ({len(self._held)} of "
+            f"{len(self._parameters)} variables), {len(self._passes) // 2} microbatches forward and backward "
+            "a step"
+        )
+
+    def close(self) -> None:
+        """End the engine and the connections."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._boundaries.forget()
+        try:
+            self._engine.close()
+        finally:
+            self._execution.close()

@@ -1,0 +1,133 @@
+"""Divides a model for a cluster: makes the numbers of the problem, and the strategy of the best division."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from autosync.errors import DoesNotApplyError
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.compute_pace import share_factor
+from autosync.specs.cuts import segment_seconds
+from autosync.specs.model import ModelSpec
+from autosync.strategy import legality
+from autosync.strategy.dividing.divided import divided_strategy
+from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem, StageHost
+from autosync.strategy.dividing.partitioner import FoundDivision, partition
+from autosync.strategy.dividing.wrapped import wrapped
+from autosync.strategy.representation import Strategy
+from autosync.strategy.stages import USUAL_SCHEDULE, ModelStage, PipelineSchedule, bytes_of_microbatch
+
+MOST_MICROBATCHES = 64
+USUAL_SLACK = 4
+"""So many more microbatches under way hid most of what sends take, on five hosts at 1 Gbit/s in two racks."""
+
+
+def divide(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    *,
+    microbatches: int | None = None,
+    schedule: PipelineSchedule = USUAL_SCHEDULE,
+    slack: int = USUAL_SLACK,
+) -> Strategy:
+    """Return the strategy of the division that the partitioner takes for the fastest.
+
+    Without `microbatches`, all numbers are tried that divide the global batch, up to `MOST_MICROBATCHES`.
+    """
+    if not model.timeline.cuts:
+        reason = model.timeline.uncut or f"the profile of {model.name} has no cuts"
+        raise DoesNotApplyError(reason, rule="stages begin at the profile's cuts", hint="autosync profile --cuts")
+    found: list[tuple[FoundDivision, int]] = []
+    for count in _counts(model, cluster) if microbatches is None else [microbatches]:
+        problem = problem_of(model, cluster, count, slack=slack)
+        if problem is not None:
+            found += [(one, count) for one in (partition(problem), wrapped(problem)) if one is not None]
+    if not found:
+        what = f"{model.name} cannot be divided over {cluster.name}"
+        wanted = "" if microbatches is None else f" with {microbatches} microbatches"
+        raise DoesNotApplyError(
+            what + wanted, rule="microbatches divide the global batch, and stages fit into the nodes' memory"
+        )
+    division, count = min(found, key=lambda one: one[0].seconds)
+    strategy = divided_strategy(model, _stages(model, division.stages), count, schedule, slack)
+    legality.check(strategy, model, cluster)
+    return strategy
+
+
+def _counts(model: ModelSpec, cluster: ClusterSpec) -> Iterator[int]:
+    num_examples = model.batch_size * cluster.num_workers
+    return (count for count in range(1, min(num_examples, MOST_MICROBATCHES) + 1) if num_examples % count == 0)
+
+
+def _stages(model: ModelSpec, stages: tuple[BlockStage, ...]) -> list[ModelStage]:
+    places = [0, *[cut.before for cut in model.timeline.cuts]]
+    return [ModelStage(before=places[one.begin], ranks=tuple(sorted(one.hosts))) for one in stages]
+
+
+def problem_of(
+    model: ModelSpec, cluster: ClusterSpec, microbatches: int, *, slack: int = USUAL_SLACK
+) -> DivisionProblem | None:
+    """Return the problem's numbers; None if the microbatches do not divide the global batch and its bytes."""
+    num_examples, rest = divmod(model.batch_size * cluster.num_workers, microbatches)
+    crossing = [bytes_of_microbatch(cut, model, num_examples) for cut in model.timeline.cuts]
+    if rest or not num_examples or None in crossing:
+        return None
+    known = [one for one in crossing if one is not None]
+    ends = [*[cut.before for cut in model.timeline.cuts], len(model.timeline.forward)]
+    begins = [0, *ends[:-1]]
+    factor = share_factor(model, num_examples)
+    seconds = segment_seconds(model.timeline)
+    weights = _weights(model)
+    held = [0, *[cut.held_bytes for cut in model.timeline.cuts]]
+    held.append(held[-1])
+    share = num_examples / model.batch_size
+    return DivisionProblem(
+        seconds=tuple(factor * math.fsum(seconds[a:b]) for a, b in zip(begins, ends, strict=True)),
+        weight_bytes=tuple(math.fsum(weights[a:b]) for a, b in zip(begins, ends, strict=True)),
+        held_bytes=tuple(share * max(0, b - a) for a, b in itertools.pairwise(held)),
+        forward_bytes=tuple(float(one[0]) for one in known),
+        backward_bytes=tuple(float(one[1]) for one in known),
+        hosts=tuple(_hosts(cluster)),
+        uplinks=(*[min(rack.uplink_out, rack.uplink_in) for rack in cluster.racks], math.inf),
+        microbatches=microbatches,
+        slack=slack,
+        # Every rank builds the whole model.
+        fixed_bytes=float(model.num_bytes),
+        state_factor=1.0 + model.optimizer.state_slots,
+        tied_bytes=float(sum(model.variable(name).num_bytes for name in _tied_through(model))),
+    )
+
+
+def _tied_through(model: ModelSpec) -> set[str]:
+    """Return the variables that are used before the first cut and after the last one."""
+    known = {variable.name for variable in model.variables}
+    cuts = [set(cut.tied) for cut in model.timeline.cuts]
+    return known.intersection(*cuts)
+
+
+def _weights(model: ModelSpec) -> list[int]:
+    """Return the bytes of the variables that each segment is the first to use."""
+    known: set[str] = set()
+    found = []
+    for segment in model.timeline.forward:
+        new = [name for name in dict.fromkeys(segment.variables) if name not in known]
+        known.update(new)
+        found.append(sum(model.variable(name).num_bytes for name in new))
+    return found
+
+
+def _hosts(cluster: ClusterSpec) -> Iterator[StageHost]:
+    """Yield a host for each worker rank. The ranks of a node share its interface and its memory."""
+    racks = {rack.name: number for number, rack in enumerate(cluster.racks)}
+    for rank in cluster.ranks[: cluster.num_workers]:
+        node = cluster.nodes[rank.node]
+        yield StageHost(
+            speed=node.compute,
+            rate_out=node.bandwidth_out / node.devices,
+            rate_in=node.bandwidth_in / node.devices,
+            memory=math.inf if node.memory_bytes is None else node.memory_bytes / node.devices,
+            # Nodes in no rack have no uplink.
+            rack=len(racks) if node.rack is None else racks[node.rack],
+        )

@@ -1,0 +1,153 @@
+"""The problem of dividing a model into stages, as numbers, and how long a division takes.
+
+A model is a row of *blocks* between places where it can be cut. A division gives each stage a run of blocks and some
+hosts. Its time is an estimate for choosing, not a prediction: the time in which one microbatch passes all stages, and
+for all others the period of the slowest stage, with the all-reduce of its gradients:
+
+    sum over stages of latency  +  max over stages of ((microbatches - 1) * period + synchronisation)
+
+The period of a stage with n hosts is an n-th of its compute, or of what its slowest interface sends or receives. A
+boundary between racks has the period of the slower uplink. If the first and the last block share a weight, the
+all-reduce of its gradient between the first and the last stage comes on top.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+MIXED = -1
+"""The rack of a stage whose hosts are in several."""
+
+
+class StageHost(NamedTuple):
+    """A host that computes: its speed, the rates of its interface, its memory in bytes, and its rack."""
+
+    speed: float = 1.0
+    rate_out: float = math.inf
+    rate_in: float = math.inf
+    memory: float = math.inf
+    rack: int = 0
+
+
+class BlockStage(NamedTuple):
+    """A stage: the blocks from `begin` up to `end`, on these hosts (by position)."""
+
+    begin: int
+    end: int
+    hosts: tuple[int, ...]
+
+
+class StageCost(NamedTuple):
+    """The latency of one microbatch in a stage, and what the stage adds for all others."""
+
+    latency: float
+    rest: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DivisionProblem:
+    """Blocks and hosts. All numbers are those of one microbatch.
+
+    `seconds` is forward and backward compute of each block on a host of speed 1, `weight_bytes` its parameters, and
+    `held_bytes` what it keeps until its backward pass. `forward_bytes` and `backward_bytes` cross the boundary behind a
+    block. `uplinks` are the rates of racks. A host also keeps `fixed_bytes`, and `state_factor` bytes for each byte of
+    the parameters that it trains. `tied_bytes` is the weight that the first and the last block share. `entering` and
+    `leaving` cross the outer ends, forward and backward, if other hosts compute what is beyond them; these add
+    `least_rest` for all other microbatches.
+    """
+
+    seconds: tuple[float, ...]
+    weight_bytes: tuple[float, ...]
+    held_bytes: tuple[float, ...]
+    forward_bytes: tuple[float, ...]
+    backward_bytes: tuple[float, ...]
+    hosts: tuple[StageHost, ...]
+    uplinks: tuple[float, ...]
+    microbatches: int
+    slack: int = 0
+    fixed_bytes: float = 0.0
+    state_factor: float = 0.0
+    tied_bytes: float = 0.0
+    entering: tuple[float, float] = (0.0, 0.0)
+    leaving: tuple[float, float] = (0.0, 0.0)
+    least_rest: float = 0.0
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.seconds)
+
+    def crossing(self, boundary: int) -> tuple[float, float]:
+        """Return the bytes that cross the boundary before a block, forward and backward."""
+        if boundary == 0:
+            return self.entering
+        if boundary == self.num_blocks:
+            return self.leaving
+        return self.forward_bytes[boundary - 1], self.backward_bytes[boundary - 1]
+
+    def rack_of(self, hosts: Sequence[int]) -> int:
+        """Return the rack of hosts."""
+        racks = {self.hosts[host].rack for host in hosts}
+        return racks.pop() if len(racks) == 1 else MIXED
+
+    def uplink_rate(self, one: int, other: int) -> float:
+        """Return the rate between hosts in two racks: infinite within one rack."""
+        if one == other and one != MIXED:
+            return math.inf
+        return min([self.uplinks[rack] for rack in (one, other) if rack != MIXED] or self.uplinks, default=math.inf)
+
+    def stage_cost(self, stage: BlockStage) -> StageCost:
+        """Return what a stage costs by itself."""
+        hosts = [self.hosts[host] for host in stage.hosts]
+        count = len(hosts)
+        compute = math.fsum(self.seconds[stage.begin : stage.end]) / min(host.speed for host in hosts)
+        forward, backward = zip(self.crossing(stage.begin), self.crossing(stage.end), strict=True)
+        out, into = min(host.rate_out for host in hosts), min(host.rate_in for host in hosts)
+        wire = max((forward[1] + backward[0]) / out, (forward[0] + backward[1]) / into)
+        weights = math.fsum(self.weight_bytes[stage.begin : stage.end])
+        synchronisation = 2 * (count - 1) / count * weights / min(out, into)
+        return StageCost(
+            latency=compute + forward[0] / into + backward[0] / out,
+            rest=(self.microbatches - 1) * max(compute, wire) / count + synchronisation,
+        )
+
+    def boundary_cost(self, boundary: int, rack: int, next_rack: int) -> StageCost:
+        """Return what a boundary between racks costs."""
+        forward, backward = self.crossing(boundary)
+        rate = self.uplink_rate(rack, next_rack)
+        return StageCost(
+            latency=(forward + backward) / rate, rest=(self.microbatches - 1) * max(forward, backward) / rate
+        )
+
+    def fits(self, stage: BlockStage, num_behind: int) -> bool:
+        """Whether a stage fits into its hosts' memory; `num_behind` hosts compute the stages behind it."""
+        count = len(stage.hosts)
+        under_way = min(-(-(count + num_behind) // count) + self.slack, -(-self.microbatches // count))
+        weights = math.fsum(self.weight_bytes[stage.begin : stage.end])
+        held = math.fsum(self.held_bytes[stage.begin : stage.end])
+        needed = self.fixed_bytes + self.state_factor * weights + under_way * held
+        return needed <= min(self.hosts[host].memory for host in stage.hosts)
+
+    def time_of(self, stages: Sequence[BlockStage]) -> float:
+        """Return the time of a step; infinite if a stage does not fit, or has more hosts than microbatches."""
+        costs = [self.stage_cost(stage) for stage in stages]
+        behind = len(self.hosts)
+        for stage in stages:
+            behind -= len(stage.hosts)
+            if not self.fits(stage, behind) or len(stage.hosts) > self.microbatches:
+                return math.inf
+        racks = [self.rack_of(stage.hosts) for stage in stages]
+        for number, stage in enumerate(stages[:-1]):
+            costs.append(self.boundary_cost(stage.end, racks[number], racks[number + 1]))
+        rest = max(self.least_rest, *[cost.rest for cost in costs])
+        return math.fsum(cost.latency for cost in costs) + rest + self.tied_seconds(stages)
+
+    def tied_seconds(self, stages: Sequence[BlockStage]) -> float:
+        """Return the time of the all-reduce of the weight that the first and the last block share."""
+        if not self.tied_bytes or len(stages) < 2:
+            return 0.0
+        hosts = [self.hosts[host] for host in (*stages[0].hosts, *stages[-1].hosts)]
+        rate = min(min(host.rate_out, host.rate_in) for host in hosts)
+        return 2 * (len(hosts) - 1) / len(hosts) * self.tied_bytes / rate

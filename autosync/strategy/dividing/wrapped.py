@@ -1,0 +1,76 @@
+"""Divisions in which one host has the first and the last blocks, so that a weight that both use is on one host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem
+from autosync.strategy.dividing.partitioner import FoundDivision, partition
+
+MOST_FIRST, MOST_LAST = 3, 4
+"""The most blocks that the host may have at the beginning and at the end."""
+
+
+def wrapped(problem: DivisionProblem) -> FoundDivision | None:
+    """Return the best such division that was found; None if no weight is shared, or there are too few hosts."""
+    if not problem.tied_bytes or len(problem.hosts) < 2 or problem.num_blocks < 3:
+        return None
+    found = [
+        one
+        for host in _one_of_each_kind(problem)
+        for first, last in _ends(problem)
+        if (one := _around(problem, host, first, last)) is not None
+    ]
+    return min(found, key=lambda one: one.seconds, default=None)
+
+
+def _one_of_each_kind(problem: DivisionProblem) -> list[int]:
+    return list({host: number for number, host in reversed(list(enumerate(problem.hosts)))}.values())
+
+
+def _ends(problem: DivisionProblem) -> Iterator[tuple[int, int]]:
+    """Yield where the host's first blocks end and its last blocks begin, unless they take longer than an even share."""
+    share = 1.5 * math.fsum(problem.seconds) / len(problem.hosts)
+    for first in range(1, min(MOST_FIRST, problem.num_blocks - 2) + 1):
+        for last in range(max(first + 1, problem.num_blocks - MOST_LAST), problem.num_blocks):
+            if math.fsum(problem.seconds[:first]) + math.fsum(problem.seconds[last:]) <= share:
+                yield first, last
+
+
+def _around(problem: DivisionProblem, host: int, first: int, last: int) -> FoundDivision | None:
+    """Return the best division of the blocks between over the other hosts; None if it does not fit."""
+    there = problem.hosts[host]
+    others = [number for number in range(len(problem.hosts)) if number != host]
+    compute = (math.fsum(problem.seconds[:first]) + math.fsum(problem.seconds[last:])) / there.speed
+    (forth, back), (forth_in, back_out) = problem.crossing(first), problem.crossing(last)
+    wire = max((forth + back_out) / there.rate_out, (back + forth_in) / there.rate_in)
+    weights = math.fsum(problem.weight_bytes[:first]) + math.fsum(problem.weight_bytes[last:])
+    held = math.fsum(problem.held_bytes[:first]) + math.fsum(problem.held_bytes[last:])
+    under_way = min(len(problem.hosts) + problem.slack, problem.microbatches)
+    if problem.fixed_bytes + problem.state_factor * weights + under_way * held > there.memory:
+        return None
+    inner = partition(
+        replace(
+            problem,
+            seconds=problem.seconds[first:last],
+            weight_bytes=problem.weight_bytes[first:last],
+            held_bytes=problem.held_bytes[first:last],
+            forward_bytes=problem.forward_bytes[first : last - 1],
+            backward_bytes=problem.backward_bytes[first : last - 1],
+            hosts=tuple(problem.hosts[other] for other in others),
+            tied_bytes=0.0,
+            entering=(forth, back),
+            leaving=(forth_in, back_out),
+            least_rest=(problem.microbatches - 1) * max(compute, wire),
+        )
+    )
+    if inner is None:
+        return None
+    between = [
+        BlockStage(one.begin + first, one.end + first, tuple(others[place] for place in one.hosts))
+        for one in inner.stages
+    ]
+    stages = (BlockStage(0, first, (host,)), *between, BlockStage(last, problem.num_blocks, (host,)))
+    return FoundDivision(stages, inner.seconds + compute + forth_in / there.rate_in + back / there.rate_in)

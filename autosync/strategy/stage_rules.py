@@ -1,0 +1,131 @@
+"""The rules on stages: which are legal for a model on a cluster, and what is refused because it is not built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from autosync.errors import Path, Problem
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.strategy.parts import PartName
+from autosync.strategy.representation import Strategy
+from autosync.strategy.stages import ModelStage, boundary_cuts, bytes_of_microbatch, holders_of_variables
+
+_ROUTES = ("native", "ring", "tree", "halving_doubling")
+
+
+def stage_problems(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Iterator[Problem]:
+    """Yield every rule that the stages of a strategy break for a model on a cluster."""
+    if not strategy.stages:
+        if strategy.microbatches != 1:
+            rule = "microbatches pass through stages, and there are none"
+            yield Problem(what=f"{strategy.microbatches} microbatches", rule=rule, path=("microbatches",))
+        return
+    if strategy.slack < 0:
+        yield Problem(what=f"a slack of {strategy.slack}", rule="0 or more microbatches", path=("slack",))
+    broken = [*_places(strategy.stages, model), *_ranks(strategy.stages, cluster)]
+    yield from broken
+    yield from _unbuilt(strategy, model, cluster)
+    if not broken:
+        yield from _microbatches(strategy, model, cluster)
+        yield from _messages(strategy, model)
+
+
+def _places(stages: Sequence[ModelStage], model: ModelSpec) -> Iterator[Problem]:
+    path: Path = ("stages",)
+    cuts = [cut.before for cut in model.timeline.cuts]
+    if not cuts:
+        if model.timeline.uncut:
+            yield Problem(what=f"{model.name} cannot be cut", rule=model.timeline.uncut, path=path)
+        else:
+            what, hint = f"the profile of {model.name} has no cuts", "autosync profile MODEL.py --cuts"
+            yield Problem(what=what, rule="stages begin at the profile's cuts", hint=hint, path=path)
+        return
+    if stages[0].before:
+        rule = "the first stage begins before segment 0"
+        yield Problem(what=f"the first stage begins before segment {stages[0].before}", rule=rule, path=(*path, 0))
+    places = [stage.before for stage in stages]
+    if places != sorted(set(places)):
+        yield Problem(what=f"stages before the segments {places}", rule="in the order of the pass", path=path)
+    for number, place in enumerate(places):
+        if number and place not in cuts:
+            known = ", ".join(map(str, cuts[:12])) + (" …" if len(cuts) > 12 else "")
+            rule = f"the profile's cuts are before the segments {known}"
+            yield Problem(what=f"no cut before segment {place}", rule=rule, path=(*path, number, "before"))
+
+
+def _ranks(stages: Sequence[ModelStage], cluster: ClusterSpec) -> Iterator[Problem]:
+    num_workers = cluster.num_workers
+    used = {rank for stage in stages for rank in stage.ranks}
+    for number, stage in enumerate(stages):
+        for rank in stage.ranks:
+            if rank >= num_workers:
+                rule = f"the workers are ranks 0 to {num_workers - 1}"
+                yield Problem(what=f"rank {rank}", rule=rule, path=("stages", number, "ranks"))
+    idle = [rank for rank in range(num_workers) if rank not in used]
+    if idle:
+        what = f"rank {', '.join(map(str, idle[:8]))} in no stage"
+        yield Problem(what=what, rule="each worker computes a stage", path=("stages",))
+
+
+def _unbuilt(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Iterator[Problem]:
+    """Yield what stages are refused with, because the engine does not do it yet."""
+    reasons = (
+        (strategy.overlap == "forward", "overlap", "forward", "gradients are summed until backward returns"),
+        (bool(strategy.shares), "shares", "uneven shares", "microbatches have equally many examples"),
+    )
+    for is_broken, field, what, rule in reasons:
+        if is_broken:
+            yield Problem(what=f"{what} with stages", rule=rule, path=(field,))
+    of_model = (
+        (model.accumulation_steps > 1, "accumulates gradients", "microbatches take the place of accumulation"),
+        (model.clip_norm is not None, "clips gradients", "no rank has the norm of all stages' gradients"),
+        (model.loss_scaling, "scales its loss", "no rank sees the overflows of all stages"),
+        (model.weighs, "weighs its batches", "microbatches weigh what they have of examples"),
+        (any(variable.sparse for variable in model.variables), "has sparse gradients", "gradients are dense"),
+    )
+    for is_broken, what, rule in of_model:
+        if is_broken:
+            yield Problem(what=f"stages for a task that {what}", rule=rule, path=("stages",))
+    if cluster.backend != "gloo":
+        rule = "sends between stages need tags: gloo"
+        yield Problem(what=f"stages on {cluster.backend}", rule=rule, path=("stages",))
+
+
+def _microbatches(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Iterator[Problem]:
+    path: Path = ("microbatches",)
+    count, num_examples = strategy.microbatches, model.batch_size * cluster.num_workers
+    if count < 1 or num_examples % count:
+        rule = f"they divide the global batch of {num_examples} examples evenly"
+        hint = "declare the examples of a rank's batch in the task: batch_size" if model.batch_size == 1 else ""
+        yield Problem(what=f"{count} microbatches", rule=rule, path=path, hint=hint)
+        return
+    most = max(len(stage.ranks) for stage in strategy.stages)
+    if count < most:
+        yield Problem(what=f"{count} microbatches", rule=f"each of a stage's {most} ranks computes one", path=path)
+    for cut in boundary_cuts(strategy.stages, model):
+        if bytes_of_microbatch(cut, model, num_examples // count) is None:
+            what = f"{num_examples // count} examples send no whole number of bytes over the cut before {cut.before}"
+            rule = f"profiled: {cut.num_bytes} B for {model.batch_size} examples"
+            yield Problem(what=what, rule=rule, path=path)
+
+
+def _messages(strategy: Strategy, model: ModelSpec) -> Iterator[Problem]:
+    holders = holders_of_variables(strategy.stages, model)
+    for position, message in enumerate(strategy.messages):
+        path: Path = ("messages", position)
+        synchroniser = message.synchroniser
+        plain = synchroniser.kind == "all_reduce" and synchroniser.route in _ROUTES
+        if not plain or getattr(synchroniser, "hierarchical", False):
+            rule = f"the ranks of a stage all-reduce: {', '.join(_ROUTES)}"
+            yield Problem(what=f"{synchroniser.title} with stages", rule=rule, path=(*path, "synchroniser"))
+        if message.codec is not None:
+            rule = "gradients of stages travel as they are"
+            yield Problem(what=f"{message.codec.kind} with stages", rule=rule, path=(*path, "codec"))
+        names = [PartName.parse(name).variable for name in message.parts]
+        groups = {holders[name]: name for name in reversed(names) if name in holders}
+        if len(groups) > 1:
+            (one, first), (other, second) = list(groups.items())[:2]
+            what = f"{first} is on ranks {', '.join(map(str, one))} and {second} on {', '.join(map(str, other))}"
+            rule = "the same ranks hold all parts of a message"
+            yield Problem(what=what, rule=rule, path=(*path, "parts"))

@@ -1,0 +1,116 @@
+"""Stages: which ranks compute which run of the model's layers.
+
+**What a strategy says.** `stages` cut the forward pass at cuts that the profile has found (see `specs.cuts`). A stage
+begins before the forward segment number `before`, as cuts are named, and ends where the next stage begins. Its `ranks`
+compute it. The global batch, which is the task's `batch_size` times the number of workers, is divided into
+`microbatches` of equally many examples. In a stage with several ranks, microbatch m goes to the rank at position
+m mod n: these ranks are data-parallel. A rank may have several stages, as the first and the last one, so that a weight
+that both use is on one rank. `schedule` sets the order of forward and backward passes on each rank. Under `1f1b`,
+`slack` lets a rank have so many more microbatches between their two passes; they hide the time that sends take.
+
+**What it means.** All microbatches go forward and backward before the update (a flush), so a step computes the gradient
+of the mean over the global batch, as without stages. A rank holds the variables that its stages use, and messages go
+among the ranks that hold their variables. A weight that is used in two stages (a tied weight) belongs to the ranks of
+both. A rank divides the loss of each microbatch by the number of microbatches. So its gradients are parts of the whole,
+which ranks add up and do not average.
+
+**What is refused**, because it is not built: everything in messages but plain all-reduces, transfers into the next
+forward pass, accumulation, clipping, loss scaling, weights of batches, uneven shares, and NCCL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from autosync.documents import STRICT
+from autosync.specs.cuts import StageCut
+from autosync.specs.model import ModelSpec
+
+PipelineSchedule: TypeAlias = Literal["gpipe", "1f1b"]
+"""The order of passes: all forward passes first, or one forward pass and one backward pass in turn."""
+SCHEDULES: tuple[PipelineSchedule, ...] = get_args(PipelineSchedule)
+USUAL_SCHEDULE: PipelineSchedule = "1f1b"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStage:
+    """A run of layers: from the forward segment number `before` to the next stage, computed by these ranks."""
+
+    __pydantic_config__ = STRICT
+
+    before: int
+    ranks: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.before < 0:
+            raise ValueError(f"a stage before segment {self.before} (segments count from 0)")
+        if not self.ranks:
+            raise ValueError("a stage without ranks (at least one)")
+        if len(set(self.ranks)) < len(self.ranks) or min(self.ranks) < 0:
+            raise ValueError(f"the ranks {list(self.ranks)} of a stage (each once, counted from 0)")
+
+    def rank_of(self, microbatch: int) -> int:
+        """Return the rank that computes a microbatch in this stage."""
+        return self.ranks[microbatch % len(self.ranks)]
+
+
+def boundary_cuts(stages: Sequence[ModelStage], model: ModelSpec) -> tuple[StageCut, ...]:
+    """Return the cut before each stage but the first."""
+    cuts = {cut.before: cut for cut in model.timeline.cuts}
+    return tuple(cuts[stage.before] for stage in stages[1:])
+
+
+def stages_of_variables(stages: Sequence[ModelStage], model: ModelSpec) -> Mapping[str, tuple[int, ...]]:
+    """Return the stages (by position) that use each variable.
+
+    Modules use the variables that they own, and cuts name those that other modules' code uses besides.
+    """
+    begins = [stage.before for stage in stages]
+
+    def stage_of(segment: int) -> int:
+        return sum(begin <= segment for begin in begins) - 1
+
+    found: dict[str, set[int]] = {variable.name: set() for variable in model.variables}
+    for number, segment in enumerate(model.timeline.forward):
+        for name in segment.variables:
+            found[name].add(stage_of(number))
+    for cut in model.timeline.cuts:
+        for name in cut.uses:
+            # Frozen parameters are no variables.
+            if name in found:
+                found[name].add(stage_of(cut.before))
+    for name in model.timeline.cuts[0].tied if model.timeline.cuts else ():
+        if name in found and model.timeline.cuts[0].before == 1:
+            found[name].add(0)
+    # What no segment names is computed with the last one, as the loss is.
+    return {name: tuple(sorted(uses)) if uses else (len(stages) - 1,) for name, uses in found.items()}
+
+
+def holders_of_variables(stages: Sequence[ModelStage], model: ModelSpec) -> Mapping[str, tuple[int, ...]]:
+    """Return the ranks that hold each variable, in their order."""
+    return {
+        name: tuple(sorted({rank for stage in uses for rank in stages[stage].ranks}))
+        for name, uses in stages_of_variables(stages, model).items()
+    }
+
+
+def bytes_of_microbatch(cut: StageCut, model: ModelSpec, num_examples: int) -> tuple[int, int] | None:
+    """Return the bytes that a microbatch sends over a cut, forward and backward; None if they are no whole numbers."""
+    growing = cut.num_bytes - cut.fixed_bytes
+    constant = cut.constant_bytes - cut.fixed_constant_bytes
+    if growing * num_examples % model.batch_size or constant * num_examples % model.batch_size:
+        return None
+    backward = cut.fixed_bytes + growing * num_examples // model.batch_size
+    return backward + cut.fixed_constant_bytes + constant * num_examples // model.batch_size, backward
+
+
+def in_words(stages: Sequence[ModelStage], microbatches: int, schedule: PipelineSchedule, slack: int) -> str:
+    """Return how the work is divided in a phrase: `the work is divided into 2 stages on ranks 0 and 1-2, …`."""
+    ranks = ", ".join("+".join(map(str, stage.ranks)) for stage in stages)
+    noun = "stage" if len(stages) == 1 else "stages"
+    return (
+        f"the work is divided into {len(stages)} {noun} on ranks {ranks}, with {microbatches} microbatches in the "
+        f"order {schedule}{f' and {slack} more under way' if slack else ''}"
+    )

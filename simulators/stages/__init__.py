@@ -1,0 +1,1 @@
+"""Predicts strategies with stages by playing the passes and the sends of their plans."""

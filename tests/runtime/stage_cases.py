@@ -1,0 +1,110 @@
+"""What ranks are told to do in tests of stages: train with a trainer, and compare with one process."""
+
+import copy
+import os
+import signal
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from rank_training import SEED, difference, raised, rank
+from stage_tasks import TASKS
+from torch import Tensor
+
+from autosync import trainer
+from autosync.runtime.parallelize import parallelize
+from autosync.specs.examples import examples_of, join_batches
+from autosync.specs.task import Task
+
+NUM_STEPS = 3
+
+
+def _global_batches(task: Task, count: int) -> list[Any]:
+    generators = [torch.Generator().manual_seed(100 + number) for number in range(dist.get_world_size())]
+    return [join_batches([task.batch(one) for one in generators]) for _ in range(count)]
+
+
+def _alone(task: Task, batches: list[Any]) -> tuple[dict[str, Tensor], list[float]]:
+    """The parameters and the losses of training in one process on the global batches."""
+    torch.manual_seed(SEED)
+    model = task.model()
+    optimizer = task.optimizer(model.parameters())
+    losses = []
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = task.loss(model, batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}, losses
+
+
+def _goes_on(task: Task, values: dict[str, Tensor], state: dict[str, Any], batch: Any) -> dict[str, Tensor]:
+    """The parameters after one more step of one process, from a checkpoint of the trainer."""
+    model = task.model()
+    optimizer = task.optimizer(model.parameters())
+    model.load_state_dict(values)
+    optimizer.load_state_dict(state)
+    task.loss(model, batch).backward()
+    optimizer.step()
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def trained(name: str, bundle: str) -> str:
+    """Train with the bundle; how the result differs from that of one process."""
+    task = TASKS[name]()
+    batches = _global_batches(task, NUM_STEPS)
+    # Ranks begin apart, and the first one's parameters count.
+    torch.manual_seed(SEED + rank())
+    with trainer(task, bundle, timeout_seconds=40) as training:
+        losses = [training.step(batch) for batch in batches]
+        values = {key: value.detach().clone() for key, value in training.state_dict().items()}
+        state = copy.deepcopy(training.optimizer_state_dict())
+    (last,) = _global_batches(task, 1)
+    values = _goes_on(task, values, state, last)
+    wanted, wanted_losses = _alone(task, [*batches, last])
+    far = [pair for pair in zip(losses, wanted_losses, strict=False) if abs(pair[0] - pair[1]) > 1e-9 * abs(pair[1])]
+    return f"losses: {far}" if far else difference(values, wanted, usual_tolerance=1e-9)
+
+
+def refused(name: str, bundle: str) -> dict[str, str]:
+    """What is refused."""
+    task = TASKS[name]()
+    model = task.model()
+    found = {"parallelize": raised(lambda: parallelize(model, task.optimizer(model.parameters()), bundle))}
+    (batch,) = _global_batches(task, 1)
+    with trainer(task, bundle, timeout_seconds=40) as training:
+        found["part"] = raised(lambda: training.step(examples_of(batch, 0, 1)))
+    return found
+
+
+def own_batches(name: str, bundle: str) -> str:
+    """Each rank gives the step another batch."""
+    task = TASKS[name]()
+    (batch,) = _global_batches(task, 1)
+    moved = torch.roll(batch, rank(), 0) + rank()
+    with trainer(task, bundle, timeout_seconds=40) as training:
+        return raised(lambda: training.step(moved))
+
+
+def first_step(name: str, bundle: str) -> str:
+    """What the first step raises."""
+    task = TASKS[name]()
+    (batch,) = _global_batches(task, 1)
+    with trainer(task, bundle, timeout_seconds=40) as training:
+        return raised(lambda: training.step(batch))
+
+
+def killed(name: str, bundle: str, victim: int) -> dict[str, Any]:
+    """A rank is killed between two steps; what the others say, and after how long."""
+    task = TASKS[name]()
+    batches = _global_batches(task, 3)
+    training = trainer(task, bundle, timeout_seconds=40)
+    training.step(batches[0])
+    if rank() == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    told = raised(lambda: [training.step(batch) for batch in batches[1:]])
+    training.close()
+    return {"told": told, "seconds": time.monotonic() - begin}

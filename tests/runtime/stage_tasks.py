@@ -1,0 +1,176 @@
+"""Small tasks in float64 that can be cut into stages: each has something that crosses cuts in its own way."""
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from autosync import Task
+
+WIDTH = 8
+NUM_WORDS = 13
+BATCH = 4
+
+Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+def _momentum(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01)
+
+
+def _adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-2, weight_decay=0.1)
+
+
+class Convolutions(nn.Module):
+    """Activations are changed in place, also those that have crossed a cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 5, 3)
+        self.second = nn.Conv2d(5, 4, 2, bias=False)
+        self.third = nn.Conv2d(4, 4, 1)
+        self.head = nn.Linear(36, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = functional.relu(self.first(images), inplace=True)
+        x = functional.max_pool2d(x, 2, stride=1)
+        x = self.second(x) * 1.5
+        y = functional.relu_(self.third(x + 0.5))
+        x = x.mul_(0.5).add_(y)[:, :, :3, :3]
+        # Only a part of what has been computed is used.
+        logits: Tensor = self.head(functional.pad(x, (0, 3 - x.shape[3], 0, 3 - x.shape[2])).flatten(1))
+        return logits
+
+
+def convolutions() -> Task:
+    def batch(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        images = torch.randn(BATCH, 3, 6, 6, generator=generator, dtype=torch.float64)
+        return images, torch.randint(3, (BATCH,), generator=generator)
+
+    return Task(
+        name="convolutions",
+        model=lambda: Convolutions().double(),
+        batch=batch,
+        loss=lambda model, pair: functional.cross_entropy(model(pair[0]), pair[1]),
+        optimizer=_momentum,
+        batch_size=BATCH,
+    )
+
+
+class TiedText(nn.Module):
+    """The output is tied to the embedding, a mask and positions have no gradient, and a parameter has no module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(NUM_WORDS, WIDTH)
+        self.places = nn.Embedding(6, WIDTH)
+        self.query_key_value = nn.Linear(WIDTH, 3 * WIDTH)
+        self.projection = nn.Linear(WIDTH, WIDTH)
+        self.feed_forward = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 11), nn.GELU(), nn.Linear(11, WIDTH))
+        self.output = nn.Linear(WIDTH, NUM_WORDS, bias=False)
+        self.output.weight = self.words.weight
+        self.scale = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, text: Tensor) -> Tensor:
+        length = text.shape[1]
+        x = self.words(text) + self.places(torch.arange(length))
+        mask = torch.ones(length, length).tril() == 0
+        query, key, value = self.query_key_value(x).chunk(3, dim=2)
+        scores = (query @ key.transpose(1, 2) / WIDTH**0.5).masked_fill(mask, float("-inf"))
+        x = x + self.scale * self.projection(scores.softmax(2) @ value)
+        logits: Tensor = self.output(x + self.feed_forward(x))
+        return logits
+
+
+def tied_text() -> Task:
+    return Task(
+        name="tied-text",
+        model=lambda: TiedText().double(),
+        batch=lambda generator: torch.randint(NUM_WORDS, (BATCH, 6), generator=generator),
+        loss=lambda model, text: functional.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten()),
+        optimizer=_adam,
+        batch_size=BATCH,
+    )
+
+
+class FarSkip(nn.Module):
+    """What the first layer computes is used again by the last one, past all others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(WIDTH, WIDTH) for _ in range(4)])
+        self.last = nn.Linear(2 * WIDTH, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = y = torch.tanh(self.layers[0](x))
+        for layer in list(self.layers)[1:]:
+            y = y + torch.tanh(layer(y))
+        result: Tensor = self.last(torch.cat([y, first.square()], dim=1))
+        return result
+
+
+def far_skip() -> Task:
+    return Task(
+        name="far-skip",
+        model=lambda: FarSkip().double(),
+        batch=lambda generator: torch.randn(BATCH, WIDTH, generator=generator, dtype=torch.float64),
+        loss=lambda model, x: (model(x) - x.sum(1, keepdim=True)).square().mean(),
+        optimizer=_adam,
+        batch_size=BATCH,
+    )
+
+
+class Tables(nn.Module):
+    """A network of layers behind several embeddings; one frozen layer and one that is never used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.items = nn.Embedding(7, WIDTH), nn.Embedding(9, WIDTH)
+        self.frozen = nn.Linear(WIDTH, WIDTH).requires_grad_(requires_grad=False)
+        self.idle = nn.Linear(2, 2)
+        self.hidden = nn.Linear(2 * WIDTH, WIDTH)
+        self.last = nn.Linear(WIDTH, 1)
+
+    def forward(self, pairs: Tensor) -> Tensor:
+        users, items = self.users(pairs[:, 0]), self.items(pairs[:, 1])
+        x = torch.cat([users, torch.relu(self.frozen(items))], dim=1)
+        result: Tensor = self.last(torch.relu(self.hidden(x)))
+        return result
+
+
+def tables() -> Task:
+    def batch(generator: torch.Generator) -> dict[str, Tensor]:
+        pairs = torch.stack([torch.randint(n, (BATCH,), generator=generator) for n in (7, 9)], dim=1)
+        return {"pairs": pairs, "ratings": torch.randn(BATCH, 1, generator=generator, dtype=torch.float64)}
+
+    return Task(
+        name="tables",
+        model=lambda: Tables().double(),
+        batch=batch,
+        loss=lambda model, batch: (model(batch["pairs"]) - batch["ratings"]).square().mean(),
+        optimizer=_momentum,
+        batch_size=BATCH,
+    )
+
+
+def normalised() -> Task:
+    """BatchNorm computes over its own microbatch."""
+    return Task(
+        name="normalised",
+        model=lambda: nn.Sequential(nn.Linear(WIDTH, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).double(),
+        batch=lambda generator: torch.randn(BATCH, WIDTH, generator=generator, dtype=torch.float64),
+        loss=lambda model, x: model(x).square().mean(),
+        optimizer=_momentum,
+        batch_size=BATCH,
+    )
+
+
+TASKS: dict[str, Callable[[], Task]] = {
+    "convolutions": convolutions,
+    "tied_text": tied_text,
+    "far_skip": far_skip,
+    "tables": tables,
+    "normalised": normalised,
+}

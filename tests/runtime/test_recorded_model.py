@@ -1,0 +1,87 @@
+"""The stages of recorded models compute together what the models compute, with the bytes of the plan."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from autosync.errors import OperationError
+from autosync.plan.bundling import bundled
+from autosync.plan.lowering import lower
+from autosync.runtime.stages.batch_form import form_of, microbatches_of
+from autosync.runtime.stages.recorded_model import planned_bytes, record_stages
+from autosync.runtime.stages.stage_program import StageProgram
+from autosync.specs.examples import join_batches
+from autosync.specs.model import ModelSpec
+from autosync.specs.task import Task
+from autosync.specs.task_file import load_task
+from autosync.strategy.dividing.divided import divided_strategy
+from autosync.strategy.stages import ModelStage
+from tests.helpers.staged_models import nodes
+
+TASKS = Path(__file__).with_name("stage_tasks.py")
+Spec = Callable[[str], ModelSpec]
+
+
+def _recorded(spec: ModelSpec, task: Task, places: list[int], *, model: nn.Module | None = None) -> list[StageProgram]:
+    stages = [ModelStage(before=before, ranks=(number,)) for number, before in enumerate(places)]
+    cluster = nodes(*[1] * len(stages))
+    strategy = divided_strategy(spec, stages, 2 * len(stages))
+    plan = lower(strategy, spec, cluster)
+    generator = torch.Generator().manual_seed(1)
+    batch = join_batches([task.batch(generator) for _ in stages])
+    pieces = microbatches_of(batch, plan.microbatches, spec.batch_size // 2)
+    programs = record_stages(task, model or task.model(), bundled(strategy, spec, cluster), plan, pieces)
+    for number, program in enumerate(programs[:-1]):
+        assert program.leaving is not None
+        assert program.leaving.num_bytes == planned_bytes(plan, number)
+    return programs
+
+
+@pytest.mark.parametrize("name", ["convolutions", "tied_text", "far_skip", "tables"])
+def test_stages_compute_what_the_model_computes(staged_spec: Spec, name: str) -> None:
+    spec, task = staged_spec(name), load_task(f"{TASKS}:{name}")
+    cuts = [cut.before for cut in spec.timeline.cuts]
+    _recorded(spec, task, [0, *cuts])
+    rng = random.Random(name)
+    for _ in range(4):
+        _recorded(spec, task, [0, *sorted(rng.sample(cuts, rng.randint(0, len(cuts))))])
+
+
+def test_what_differs_from_the_profile_is_refused(staged_spec: Spec) -> None:
+    spec, task = staged_spec("far_skip"), load_task(f"{TASKS}:far_skip")
+    cuts = tuple(replace(cut, num_bytes=cut.num_bytes + 32) for cut in spec.timeline.cuts)
+    other = replace(spec, timeline=replace(spec.timeline, cuts=cuts))
+    with pytest.raises(OperationError, match="profile the model again"):
+        _recorded(other, task, [0, 2])
+    segments = (replace(spec.timeline.forward[0], module="layers.9"), *spec.timeline.forward[1:])
+    renamed = replace(spec, timeline=replace(spec.timeline, forward=segments))
+    with pytest.raises(OperationError, match=r"segment 0 of the forward pass is layers.0, and was layers.9"):
+        _recorded(renamed, task, [0, 2])
+
+
+def test_a_model_that_does_something_else_for_each_batch_is_refused(staged_spec: Spec) -> None:
+    spec, task = staged_spec("far_skip"), load_task(f"{TASKS}:far_skip")
+    counter = iter(range(1, 100))
+    counted = replace(task, loss=lambda model, batch: task.loss(model, batch) * next(counter))
+    with pytest.raises(OperationError, match="does something else for each batch"):
+        _recorded(spec, counted, [0, 2])
+
+
+def test_the_form_of_a_batch_has_no_values() -> None:
+    one, other = {"x": torch.zeros(2, 3), "count": 2}, {"x": torch.ones(2, 3), "count": 2}
+    assert form_of(one) == form_of(other)
+    assert form_of(one) != form_of({"x": torch.zeros(2, 4), "count": 2})
+    with pytest.raises(OperationError, match="a batch of 5 examples"):
+        microbatches_of(torch.zeros(5), 2, 2)
+
+
+def test_a_loss_that_is_no_mean_is_refused(staged_spec: Spec) -> None:
+    spec, task = staged_spec("far_skip"), load_task(f"{TASKS}:far_skip")
+    summed = replace(task, loss=lambda model, batch: task.loss(model, batch) * len(batch))
+    with pytest.raises(OperationError, match="or weighs them unevenly"):
+        _recorded(spec, summed, [0, 2])

@@ -1,0 +1,131 @@
+"""Real ranks that compute stages of a model train as one process does on the global batch."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from autosync.specs.model import ModelSpec
+
+# Task, segments before which stages begin, their ranks, microbatches, schedule.
+Division = tuple[str, tuple[int, ...], tuple[tuple[int, ...], ...], int, str]
+
+ON_TWO: list[Division] = [
+    ("convolutions", (0, 2), ((0,), (1,)), 4, "1f1b"),
+    ("tied_text", (0, 3, 8), ((0,), (1,), (0,)), 8, "1f1b"),
+    ("far_skip", (0, 2), ((0,), (1,)), 2, "gpipe"),
+    ("tables", (0,), ((0, 1),), 4, "1f1b"),
+]
+MORE_ON_TWO: list[Division] = [
+    ("convolutions", (0, 1), ((1,), (0,)), 8, "gpipe"),
+    ("tied_text", (0, 5), ((0,), (1,)), 4, "1f1b"),
+    ("tables", (0, 3), ((1,), (0,)), 8, "1f1b"),
+]
+ON_THREE: list[Division] = [
+    ("convolutions", (0, 1, 3), ((0,), (1,), (2,)), 6, "1f1b"),
+    ("tied_text", (0, 3, 6), ((2,), (0,), (1,)), 12, "1f1b"),
+    ("tied_text", (0, 4), ((0, 2), (1,)), 4, "1f1b"),
+    ("tied_text", (0, 4), ((1,), (0, 2)), 6, "gpipe"),
+    ("far_skip", (0, 1, 4), ((0,), (1,), (2,)), 12, "1f1b"),
+    ("tables", (0, 2), ((0,), (1, 2)), 3, "1f1b"),
+]
+
+
+def _trained(ranks: Any, divisions: list[Division]) -> list[tuple[str, dict[str, Any]]]:
+    return [("stage_cases:trained", {"name": one[0], "bundle": ranks.staged_bundle(*one)}) for one in divisions]
+
+
+@pytest.mark.timeout(200)
+def test_two_ranks_train_as_one_process_does(make_ranks: Callable[[str], Any]) -> None:
+    ranks = make_ranks("one node")
+    cases = _trained(ranks, ON_TWO)
+    skips = {"name": "far_skip", "bundle": ranks.staged_bundle(*ON_TWO[2])}
+    normalised = {"name": "normalised", "bundle": ranks.staged_bundle("normalised", (0, 2), ((0,), (1,)), 2)}
+    cases += [
+        ("stage_cases:refused", skips),
+        ("stage_cases:own_batches", skips),
+        ("stage_cases:first_step", normalised),
+    ]
+    for answers in ranks.run(cases):
+        assert answers[: len(ON_TWO)] == [""] * len(ON_TWO)
+        refused, own, first = answers[len(ON_TWO) :]
+        assert "autosync.trainer(task, bundle)" in refused["parallelize"]
+        assert "a step trains on the global batch of 8" in refused["part"]
+        assert "each rank gives step() the whole global batch" in own
+        assert "BatchNorm" in first
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_two_ranks_train_under_more_divisions(make_ranks: Callable[[str], Any]) -> None:
+    ranks = make_ranks("one node")
+    for answers in ranks.run(_trained(ranks, MORE_ON_TWO)):
+        assert answers == [""] * len(MORE_ON_TWO)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_three_ranks_train_as_one_process_does(make_ranks: Callable[[str], Any]) -> None:
+    ranks = make_ranks("unequal")
+    for answers in ranks.run(_trained(ranks, ON_THREE)):
+        assert answers == [""] * len(ON_THREE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_a_trainer_takes_data_parallel_bundles_too(make_ranks: Callable[[str], Any]) -> None:
+    ranks = make_ranks("one node")
+    cases = [
+        ("stage_cases:trained", {"name": name, "bundle": ranks.undivided_bundle(preset, name)})
+        for preset, name in (("ddp", "tied_text"), ("sharded", "tables"), ("bytescheduler", "far_skip"))
+    ]
+    for answers in ranks.run(cases):
+        assert answers == [""] * len(cases)
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("victim", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_killed_rank_is_named_by_all_others(make_ranks: Callable[[str], Any], victim: int) -> None:
+    ranks = make_ranks("unequal")
+    # One launch, because processes take seconds to start: another division trains first.
+    trained = _trained(ranks, ON_THREE[1:2])
+    bundle = ranks.staged_bundle("far_skip", (0, 1, 4), ((0,), (1,), (2,)), 6)
+    killed = ("stage_cases:killed", {"name": "far_skip", "bundle": bundle, "victim": victim})
+    answers = ranks.run([*trained, killed])
+    assert [one[0] for one in answers] == [""] * 3
+    assert len(answers[victim]) == 1
+    for number, answer in enumerate(answers):
+        if number != victim:
+            assert f"rank {victim} on" in answer[1]["told"]
+            assert answer[1]["seconds"] < 30
+
+
+def _random_division(rng: random.Random, cuts: dict[str, list[int]]) -> Division:
+    """A division over three ranks: up to three stages, some with two ranks, and some ranks with two stages."""
+    name = rng.choice(sorted(cuts))
+    num_stages = rng.randint(1, min(3, len(cuts[name]) + 1))
+    places = (0, *sorted(rng.sample(cuts[name], num_stages - 1)))
+    a, b, c = rng.sample(range(3), 3)
+    ways: dict[int, list[tuple[tuple[int, ...], ...]]] = {
+        1: [((a, b, c),)],
+        2: [((a,), (b, c)), ((a, b), (c,))],
+        3: [((a,), (b,), (c,)), ((a, b), (c,), (a, b))],
+    }
+    ranks = rng.choice(ways[num_stages])
+    microbatches = rng.choice([count for count in (2, 3, 4, 6, 12) if count >= max(map(len, ranks))])
+    return name, places, ranks, microbatches, rng.choice(("gpipe", "1f1b"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_random_divisions_train_as_one_process_does(
+    make_ranks: Callable[[str], Any], staged_spec: Callable[[str], ModelSpec]
+) -> None:
+    ranks, rng = make_ranks("unequal"), random.Random(5)
+    names = ("convolutions", "tied_text", "far_skip", "tables")
+    cuts = {name: [cut.before for cut in staged_spec(name).timeline.cuts] for name in names}
+    divisions = [_random_division(rng, cuts) for _ in range(40)]
+    for answers in ranks.run(_trained(ranks, divisions), limit_seconds=400):
+        assert len(answers) == len(divisions)
+        assert [pair for pair in zip(divisions, answers, strict=True) if pair[1]] == []

@@ -1,0 +1,68 @@
+"""Played steps of plans with stages: their order is the plan's, and times follow from compute and links."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autosync.plan.lowering import lower
+from autosync.simulators.shared.costs import usual_costs
+from autosync.simulators.stages.fluid_links import FluidLinks
+from autosync.simulators.stages.stage_player import play_stages
+from autosync.specs.cluster import ClusterSpec, Node
+from autosync.strategy.dividing.divided import divided_strategy
+from autosync.strategy.stages import ModelStage
+from tests.helpers.staged_models import chain, nodes, random_division
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_every_pass_is_played_once_and_in_order(seed: int) -> None:
+    strategy, model, cluster = random_division(random.Random(seed))
+    played = play_stages(lower(strategy, model, cluster), model, cluster, usual_costs(cluster))
+    assert len(played.passes) == 2 * len(strategy.stages) * strategy.microbatches
+    ends = {(one.kind, one.place.stage, one.place.microbatch): one.end for one in played.passes}
+    for one in played.passes:
+        stage, microbatch = one.place.stage, one.place.microbatch
+        if one.kind == "forward" and stage:
+            assert one.begin >= ends["forward", stage - 1, microbatch]
+        if one.kind == "backward" and stage < len(strategy.stages) - 1:
+            assert one.begin >= ends["backward", stage + 1, microbatch]
+    assert played.seconds >= max(ends.values())
+
+
+def test_on_fast_links_a_step_takes_its_compute_and_its_bubble() -> None:
+    model, cluster = chain(4, batch_size=8), nodes(1, 1)
+    fast = replace(cluster, nodes=tuple(replace(node, bandwidth_out=1e12, bandwidth_in=1e12) for node in cluster.nodes))
+    stages = [ModelStage(before=2 * number, ranks=(number,)) for number in range(2)]
+    played = play_stages(lower(divided_strategy(model, stages, 8), model, fast), model, fast, usual_costs(fast))
+    # A layer takes three seconds for eight examples, and a microbatch has two.
+    assert played.seconds == pytest.approx((8 + 1) * 2 * 3 * 2 / 8, rel=0.01)
+
+
+def test_on_slow_links_a_step_takes_its_bytes() -> None:
+    model = chain(2, batch_size=8, sizes=[1000])
+    slow = ClusterSpec(
+        name="slow",
+        nodes=tuple(Node(name=f"n{i}", host=f"n{i}", bandwidth_out=100.0, bandwidth_in=100.0) for i in range(2)),
+    )
+    stages = [ModelStage(before=number, ranks=(number,)) for number in range(2)]
+    played = play_stages(
+        lower(divided_strategy(model, stages, 4, slack=4), model, slow), model, slow, usual_costs(slow)
+    )
+    wire = 2 * 8 * 1000 * 4 / 100.0
+    assert wire < played.seconds < 1.6 * wire
+
+
+def test_links_are_shared_fairly() -> None:
+    links = FluidLinks([10.0, 4.0])
+    links.begin(1, 100.0, (0,), 0.0)
+    links.begin(2, 8.0, (0, 1), 0.0)
+    # The second gets the 4 of its second link, the first the 6 that are left.
+    assert links.next_end() == (2.0, 2)
+    links.end(2, 2.0)
+    found = links.next_end()
+    assert found is not None
+    assert found[0] == pytest.approx(2.0 + 88.0 / 10.0)

@@ -1,0 +1,122 @@
+"""A recorded pass, made again with other tensors, computes what the model computes."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from autosync.specs.profile.recorder import structure_of
+from autosync.specs.profile.tape import Tape, record
+
+WIDTH = 6
+
+
+class _Many(nn.Module):
+    """In-place changes, views, slices, sums over lists, a generator of rows, no gradients, dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.relu_(self.first(x) + 0.1) * 1.5
+        x[:, 0] = 2.0
+        left, right = self.second(x).chunk(2, dim=1)
+        rows = torch.stack([row * 2 for row in torch.cat([left, right.tanh()], dim=1)])
+        with torch.no_grad():
+            scale = rows.std()
+        y = functional.dropout(self.third(rows / scale), 0.3, training=True)
+        return torch.add(y, x, alpha=0.5).T.contiguous()[..., :3].sum()
+
+
+def _tape(model: nn.Module, forward: Callable[[torch.Tensor], torch.Tensor], batch: torch.Tensor) -> Tape:
+    return record(structure_of(model), model, lambda: forward(batch), batch)
+
+
+def _again(tape: Tape, batch: torch.Tensor) -> torch.Tensor:
+    values = dict(zip(tape.batch, [batch], strict=True))
+    for call in tape.calls:
+        values.update(call.make(values))
+    return values[tape.loss]
+
+
+def test_a_recorded_pass_gives_the_same_numbers_and_gradients() -> None:
+    torch.manual_seed(1)
+    model = _Many().double()
+    tape = _tape(model, model, torch.randn(5, WIDTH, dtype=torch.float64))
+    assert tape.problem == ""
+    assert tape.modules == ["first", "second", "third"]
+    other = torch.randn(5, WIDTH, dtype=torch.float64)
+    found = []
+    for run in (model, lambda batch: _again(tape, batch)):
+        torch.manual_seed(2)
+        loss = run(other)
+        loss.backward()
+        found.append((loss.detach(), [parameter.grad for parameter in model.parameters()]))
+        model.zero_grad()
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+
+
+def test_values_that_share_memory_and_are_changed_are_not_torn_apart() -> None:
+    class Shares(nn.Module):
+        def __init__(self, *, changes: bool) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.changes = changes
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.first(x) * 2
+            turned = y.T
+            z = self.second(torch.ones(1, WIDTH))
+            if self.changes:
+                y.mul_(3)
+            return (y + turned.T + z).sum()
+
+    batch = torch.randn(WIDTH, WIDTH)
+    for changes in (False, True):
+        model = Shares(changes=changes)
+        assert _tape(model, model, batch).is_torn(1) == changes
+
+
+class _Own(torch.autograd.Function):
+    @staticmethod
+    def forward(_: object, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(_: object, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient * 5
+
+
+def test_what_is_not_seen_is_a_problem() -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1))
+    batch = torch.randn(3, WIDTH)
+    own = _tape(model, lambda x: model[1](_Own.apply(model[0](x))).sum(), batch)
+    assert "an autograd function" in own.problem
+
+    def under_autocast(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return model(x).sum()
+
+    assert "autocast" in _tape(model, under_autocast, batch).problem
+
+
+@pytest.mark.parametrize("read", [float, bool, int, torch.Tensor.item, torch.Tensor.tolist])
+def test_reading_a_computed_value_is_a_problem(read: Callable[[torch.Tensor], object]) -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1))
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        y = model[0](x)
+        read(y.detach().abs().max())
+        result: torch.Tensor = model[1](y).sum()
+        return result
+
+    assert "reads the value" in _tape(model, forward, torch.randn(3, WIDTH)).problem
+
+
+def test_changed_buffers_are_named() -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH))
+    tape = _tape(model, lambda x: model(x).sum(), torch.randn(3, WIDTH))
+    assert "1.num_batches_tracked" in tape.changed

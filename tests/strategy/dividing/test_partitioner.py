@@ -1,0 +1,165 @@
+"""The partitioner against an exhaustive search, and on many layers and hosts."""
+
+import itertools
+import math
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem, StageHost
+from autosync.strategy.dividing.partitioner import partition
+from autosync.strategy.dividing.wrapped import wrapped
+
+NUM_CASES = 200
+
+
+def _problem(rng: random.Random, num_blocks: int, num_hosts: int, *, num_racks: int = 2) -> DivisionProblem:
+    kinds = [
+        StageHost(
+            speed=rng.choice((0.5, 1.0, 1.0, 2.0)),
+            rate_out=rng.choice((1e8, 1e8, 3e7)),
+            rate_in=rng.choice((1e8, 1e8, 3e7)),
+            memory=rng.choice((math.inf, math.inf, 9e7)),
+            rack=rng.randrange(num_racks),
+        )
+        for _ in range(rng.choice((1, 2, 3)))
+    ]
+    return DivisionProblem(
+        seconds=tuple(rng.uniform(0.002, 0.05) for _ in range(num_blocks)),
+        weight_bytes=tuple(rng.choice((1e5, 1e6, 2e7)) for _ in range(num_blocks)),
+        held_bytes=tuple(rng.choice((1e5, 5e6)) for _ in range(num_blocks)),
+        forward_bytes=tuple(rng.choice((1e4, 1e6, 4e6)) for _ in range(num_blocks - 1)),
+        backward_bytes=tuple(rng.choice((1e4, 1e6, 4e6)) for _ in range(num_blocks - 1)),
+        hosts=tuple(rng.choice(kinds) for _ in range(num_hosts)),
+        uplinks=tuple(rng.choice((1e8, 2e7)) for _ in range(num_racks)),
+        microbatches=rng.choice((4, 8, 16)),
+        fixed_bytes=1e6,
+        state_factor=3.0,
+    )
+
+
+def _assignments(hosts: tuple[int, ...], num_stages: int) -> Iterator[tuple[tuple[int, ...], ...]]:
+    for places in itertools.product(range(num_stages), repeat=len(hosts)):
+        if set(places) == set(range(num_stages)):
+            yield tuple(
+                tuple(host for host, place in zip(hosts, places, strict=True) if place == stage)
+                for stage in range(num_stages)
+            )
+
+
+def _best_of_all(problem: DivisionProblem) -> float:
+    hosts = tuple(range(len(problem.hosts)))
+    best = math.inf
+    for num_stages in range(1, min(len(hosts), problem.num_blocks) + 1):
+        assigned = list(_assignments(hosts, num_stages))
+        for cuts in itertools.combinations(range(1, problem.num_blocks), num_stages - 1):
+            ends = [0, *cuts, problem.num_blocks]
+            for given in assigned:
+                stages = [BlockStage(ends[i], ends[i + 1], given[i]) for i in range(num_stages)]
+                best = min(best, problem.time_of(stages))
+    return best
+
+
+def _check(seed: int, *, num_blocks: int, num_hosts: int) -> None:
+    problem = _problem(random.Random(seed), num_blocks, num_hosts)
+    best, found = _best_of_all(problem), partition(problem)
+    if found is None:
+        assert math.isinf(best)
+        return
+    assert found.seconds == pytest.approx(problem.time_of(found.stages))
+    assert sorted(host for stage in found.stages for host in stage.hosts) == list(range(num_hosts))
+    assert found.seconds <= best * 1.02
+
+
+def test_no_division_of_two_hundred_is_much_better() -> None:
+    for seed in range(NUM_CASES):
+        rng = random.Random(1000 + seed)
+        _check(seed, num_blocks=rng.randint(1, 6), num_hosts=rng.randint(1, 4))
+
+
+def test_equal_hosts_get_equal_compute() -> None:
+    problem = DivisionProblem(
+        seconds=(0.01,) * 12,
+        weight_bytes=(1e8,) * 12,
+        held_bytes=(0.0,) * 12,
+        forward_bytes=(1e4,) * 11,
+        backward_bytes=(1e4,) * 11,
+        hosts=(StageHost(rate_out=1e8, rate_in=1e8),) * 4,
+        uplinks=(math.inf,),
+        microbatches=32,
+    )
+    found = partition(problem)
+    assert found is not None
+    assert [one.end - one.begin for one in found.stages] == [3, 3, 3, 3]
+
+
+def test_small_weights_stay_together() -> None:
+    problem = DivisionProblem(
+        seconds=(0.01,) * 6,
+        weight_bytes=(1e3,) * 6,
+        held_bytes=(0.0,) * 6,
+        forward_bytes=(1e8,) * 5,
+        backward_bytes=(1e8,) * 5,
+        hosts=(StageHost(rate_out=1e8, rate_in=1e8),) * 3,
+        uplinks=(math.inf,),
+        microbatches=9,
+    )
+    found = partition(problem)
+    assert found is not None
+    assert len(found.stages) == 1
+
+
+def test_a_stage_that_does_not_fit_is_divided() -> None:
+    problem = DivisionProblem(
+        seconds=(0.01, 0.01),
+        weight_bytes=(6.0, 6.0),
+        held_bytes=(0.0, 0.0),
+        forward_bytes=(1e8,),
+        backward_bytes=(1e8,),
+        hosts=(StageHost(rate_out=1e6, rate_in=1e6, memory=10.0),) * 2,
+        uplinks=(math.inf,),
+        microbatches=4,
+        state_factor=1.0,
+    )
+    found = partition(problem)
+    assert found is not None
+    assert len(found.stages) == 2
+    small = tuple(host._replace(memory=5.0) for host in problem.hosts)
+    assert partition(replace(problem, hosts=small)) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_classes", [1, 2, 4])
+def test_a_hundred_layers_on_sixteen_hosts_take_less_than_a_second(num_classes: int) -> None:
+    rng = random.Random(7)
+    problem = _problem(rng, 100, 1)
+    kinds = [StageHost(speed=1.0 + kind, rate_out=1e8, rate_in=1e8, rack=kind % 2) for kind in range(num_classes)]
+    hosts = tuple(kinds[number % num_classes] for number in range(16))
+    begin = time.process_time()
+    assert partition(replace(problem, hosts=hosts, microbatches=64)) is not None
+    # One second on an idle machine.
+    assert time.process_time() - begin < 3.0
+
+
+def test_a_large_tied_weight_keeps_both_ends_on_one_host() -> None:
+    problem = DivisionProblem(
+        seconds=(0.002, *(0.01,) * 8, 0.008),
+        weight_bytes=(1e7,) * 10,
+        held_bytes=(0.0,) * 10,
+        forward_bytes=(1e4,) * 9,
+        backward_bytes=(1e4,) * 9,
+        hosts=(StageHost(rate_out=1e7, rate_in=1e7),) * 5,
+        uplinks=(math.inf,),
+        microbatches=20,
+        tied_bytes=1e7,
+    )
+    straight, around = partition(problem), wrapped(problem)
+    assert straight is not None
+    assert around is not None
+    assert around.seconds < straight.seconds - 0.5
+    assert around.stages[0].hosts == around.stages[-1].hosts
+    assert [one.end - one.begin for one in around.stages] == [1, 2, 2, 2, 2, 1]
+    assert wrapped(replace(problem, tied_bytes=0.0)) is None
