@@ -6,13 +6,13 @@ from autosync.plan.tables import EVENTS
 from autosync.simulators.jit import borrows_inner
 from autosync.simulators.shared.arrays import Integers
 from autosync.simulators.timeline.scene import Scene
-from autosync.simulators.timeline.scene_inputs import Places, Rows, SceneInputs
+from autosync.simulators.timeline.scene_inputs import SceneInputs, ScenePlaces, SceneRows
 
 _OPERATION, _GRAD_READY = EVENTS.index("operation"), EVENTS.index("grad_ready")
 
 
 @borrows_inner
-def count_edges(inputs: SceneInputs, rows: Rows) -> None:
+def count_edges(inputs: SceneInputs, rows: SceneRows) -> None:
     operations, gates = inputs.operations, inputs.gates
     num_operations = len(operations.shape)
     for what in range(num_operations + len(gates.kind)):
@@ -29,7 +29,7 @@ def count_edges(inputs: SceneInputs, rows: Rows) -> None:
 
 
 @borrows_inner
-def enter_edges(inputs: SceneInputs, places: Places, scene: Scene) -> None:
+def enter_edges(inputs: SceneInputs, places: ScenePlaces, scene: Scene) -> None:
     """Enter which operations and gates wait for each operation and for each event, and count the events of each."""
     operations, gates = inputs.operations, inputs.gates
     num_operations = len(operations.shape)
@@ -50,7 +50,7 @@ def enter_edges(inputs: SceneInputs, places: Places, scene: Scene) -> None:
 
 
 @borrows_inner
-def _enter_event(inputs: SceneInputs, places: Places, scene: Scene, what: int, event: int) -> None:
+def _enter_event(inputs: SceneInputs, places: ScenePlaces, scene: Scene, what: int, event: int) -> None:
     scene.on_event[places.on_event[event]] = what
     places.on_event[event] += 1
     # Servers have no gradients, but they have steps.

@@ -37,7 +37,7 @@ class SceneInputs(NamedTuple):
     is_one_node: bool
 
 
-class Rows(NamedTuple):
+class SceneRows(NamedTuple):
     """Where the rows of each thing begin in other tables: first counted, then summed up.
 
     The followers of operations, the items that wait for events, and the transfers of lanes.
@@ -48,7 +48,7 @@ class Rows(NamedTuple):
     queued: Integers
 
 
-class Contexts(NamedTuple):
+class SceneContexts(NamedTuple):
     """The context of each operation, and the shape and the lane of each context but the first.
 
     Native collectives of the same groups in the same lane have connections of their own, and so their own context.
@@ -59,7 +59,7 @@ class Contexts(NamedTuple):
     lane: Integers
 
 
-class Places(NamedTuple):
+class ScenePlaces(NamedTuple):
     """The next free rows in the tables of followers, events and lanes, and the events that an item waits for."""
 
     follower: Integers

@@ -12,7 +12,7 @@ from autosync.simulators.timeline.one_node import BEFORE, HERE, NEXT
 from autosync.simulators.timeline.plan_messages import messages_of
 from autosync.simulators.timeline.scene import CHANNEL, LINE, PART, TAKE, Scene
 from autosync.simulators.timeline.scene_edges import count_edges, enter_edges, enter_waits
-from autosync.simulators.timeline.scene_inputs import Contexts, Places, Rows, SceneInputs
+from autosync.simulators.timeline.scene_inputs import SceneContexts, SceneInputs, ScenePlaces, SceneRows
 from autosync.simulators.timeline.transfer_sizes import (
     AHEAD_BYTES,
     FREE_AHEAD_BYTES,
@@ -36,17 +36,17 @@ def scene_of(inputs: SceneInputs) -> Scene:
     sizes = TransferSizes(operations.shape, operations.num_elements, operations.item_bytes, is_short, first_part)
     parts = np.zeros(first_part[-1], PART)
     part_of = np.full((num_operations, num_ranks), -1, np.int64)
-    rows = Rows(
+    rows = SceneRows(
         follower=np.zeros(num_operations + 1, np.int64),
         on_event=np.zeros(inputs.program.num_events + 1, np.int64),
         queued=np.zeros(num_ranks * inputs.num_lanes + 1, np.int64),
     )
-    contexts = Contexts(*(np.zeros(num_operations, np.int64) for _ in range(3)))
+    contexts = SceneContexts(*(np.zeros(num_operations, np.int64) for _ in range(3)))
     num_contexts = _lay_out(inputs, sizes, contexts, rows, parts, part_of)
     messages = messages_of(inputs.move_tables, sizes)
     scene = _empty_scene(inputs, parts, part_of, rows, messages, num_contexts)
     num_gates = len(inputs.gates.kind)
-    places = Places(
+    places = ScenePlaces(
         follower=rows.follower.copy(),
         on_event=rows.on_event.copy(),
         queued=rows.queued.copy(),
@@ -57,7 +57,7 @@ def scene_of(inputs: SceneInputs) -> Scene:
 
 
 def _empty_scene(  # noqa: PLR0917 - as its compiled neighbours
-    inputs: SceneInputs, parts: Records, part_of: Integers, rows: Rows, messages: Messages, num_contexts: int
+    inputs: SceneInputs, parts: Records, part_of: Integers, rows: SceneRows, messages: Messages, num_contexts: int
 ) -> Scene:
     """Return the scene with tables that are yet to be filled in."""
     operations, program, num_ranks = inputs.operations, inputs.program, len(inputs.trains)
@@ -116,7 +116,12 @@ def _takes(messages: Messages) -> Records:
 
 @borrows
 def _lay_out(  # noqa: PLR0917 - numba has no keywords
-    inputs: SceneInputs, sizes: TransferSizes, contexts: Contexts, rows: Rows, parts: Records, part_of: Integers
+    inputs: SceneInputs,
+    sizes: TransferSizes,
+    contexts: SceneContexts,
+    rows: SceneRows,
+    parts: Records,
+    part_of: Integers,
 ) -> int:
     """Enter the parts, count the rows of other tables, and return the number of contexts."""
     _enter_parts(inputs, sizes.first_part, parts, part_of)
@@ -130,7 +135,12 @@ def _lay_out(  # noqa: PLR0917 - numba has no keywords
 
 @borrows
 def _fill(  # noqa: PLR0917 - numba has no keywords
-    inputs: SceneInputs, sizes: TransferSizes, messages: Messages, contexts: Contexts, places: Places, scene: Scene
+    inputs: SceneInputs,
+    sizes: TransferSizes,
+    messages: Messages,
+    contexts: SceneContexts,
+    places: ScenePlaces,
+    scene: Scene,
 ) -> None:
     """Fill in all tables of a scene but those of parts and messages."""
     _add_messages(inputs, scene.parts, scene.takes, messages, sizes.is_short)
@@ -188,7 +198,7 @@ def _look_ahead(inputs: SceneInputs, part: Any, messages: Messages, is_short: bo
 
 
 @borrows_inner
-def _enter_contexts(inputs: SceneInputs, contexts: Contexts) -> int:
+def _enter_contexts(inputs: SceneInputs, contexts: SceneContexts) -> int:
     """Enter the context of each operation; return the number of contexts."""
     operations, count = inputs.operations, 0
     for number, shape in enumerate(operations.shape):
