@@ -10,7 +10,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "examples" / "training" / "stages.py"
+SCRIPT = ROOT / "examples" / "stages" / "language_model.py"
 NUM_STEPS = 6
 
 

@@ -1,11 +1,11 @@
 """Trains a language model with any bundle, also with one that divides the model into stages.
 
-    autosync profile examples/training/stages.py --cuts -o model.yaml
+    autosync profile examples/stages/language_model.py --cuts -o model.yaml
     autosync strategy divide model.yaml --cluster configs/clusters/local-2.yaml --bundle -o stages.yaml
-    autosync launch stages.yaml -- examples/training/stages.py
+    autosync launch stages.yaml -- examples/stages/language_model.py
 
 Every rank gives the trainer the same global batches. So the losses and the weights are the same with every bundle, and
-without one, in a single process: `python examples/training/stages.py --alone 2`.
+without one, in a single process: `python examples/stages/language_model.py --alone 2`.
 """
 
 import argparse
