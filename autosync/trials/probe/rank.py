@@ -18,7 +18,6 @@ import torch.distributed as dist
 from autosync import documents
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import parse_cluster
-from autosync.specs.task import Task
 from autosync.specs.task_file import load_task
 from autosync.trials.meters import cpu_share, read_meters
 from autosync.trials.probe import machine
@@ -57,7 +56,7 @@ class ProbeRank:
         settings: ProbeSettings,
         rank: int,
         *,
-        task: Task | None,
+        task: str | None,
         tell: Callable[[str], None],
     ) -> None:
         self._tell = tell
@@ -176,12 +175,12 @@ class ProbeRank:
                 dist.barrier()
         return tuple(taken)
 
-    def _time_passes(self, task: Task) -> float | None:
+    def _time_passes(self, task: str) -> float | None:
         """Time a model on all workers at once, because the ranks of a node share it while they train."""
-        self._begin(f"passes of {task.name}")
+        self._begin(f"passes of {task}")
         if self._rank not in self._workers:
             return None
-        return pass_seconds(task, rank_device(self._cluster, self._rank))
+        return pass_seconds(load_task(task), rank_device(self._cluster, self._rank))
 
     def _collectives(self) -> tuple[tuple[CollectiveSamples, ...], tuple[float, ...]]:
         """Time collectives and mixed steps among workers; ranks that only serve go on to the next barrier."""
@@ -240,9 +239,7 @@ class Probing:
             world_size=num_ranks,
             timeout=dt.timedelta(seconds=settings.timeout_seconds),
         )
-        target = request["task"]
-        task = None if target is None else load_task(target)
-        answer = ProbeRank(cluster, settings, self._rank, task=task, tell=self._tell).measure()
+        answer = ProbeRank(cluster, settings, self._rank, task=request["task"], tell=self._tell).measure()
         dist.barrier()
         return documents.dump(answer, kind=ANSWER_KIND, version=VERSION)
 

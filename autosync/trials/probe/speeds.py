@@ -12,6 +12,7 @@ from autosync.errors import InputError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.task import Task
 from autosync.trials.probe.request import RankAnswer
+from autosync.trials.probe.schedule import all_workers
 
 ALIKE = 1.05
 """Nodes whose speeds differ by a smaller factor are equally fast."""
@@ -38,10 +39,12 @@ def pass_seconds(task: Task, device: torch.device) -> float:
 def speeds_of(cluster: ClusterSpec, answers: Sequence[RankAnswer]) -> dict[str, float]:
     """Return the speed of each worker node, by name. The slowest rank of a node counts, because all wait for it."""
     slowest: dict[str, float] = {}
-    for rank in cluster.ranks[: cluster.num_workers]:
-        seconds = answers[rank.index].pass_seconds
+    for rank in all_workers(cluster).ranks:
+        seconds, node = answers[rank.index].pass_seconds, cluster.nodes[rank.node]
+        if node.role != "worker":
+            continue
         assert seconds is not None, "every worker was asked to compute the model"
-        name = cluster.nodes[rank.node].name
+        name = node.name
         slowest[name] = max(slowest.get(name, 0.0), seconds)
     first = next(iter(slowest.values()))
     return alike({name: first / seconds for name, seconds in slowest.items()})

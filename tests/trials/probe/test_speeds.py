@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +31,14 @@ def test_the_slowest_rank_of_a_node_counts() -> None:
     speeds = speeds_of(_cluster(), answers)
     assert speeds == {"a": 1.0, "b": 4.0}
     assert [node.compute for node in with_speeds(_cluster(), speeds).nodes] == [1.0, 4.0, 1.0]
+
+
+def test_a_server_before_the_workers_counts_as_none() -> None:
+    cluster = _cluster()
+    first = replace(cluster, nodes=(cluster.nodes[2], *cluster.nodes[:2]))
+    seconds = (None, 1.0, 2.0, 0.5)
+    answers = [RankAnswer(rank=rank, pass_seconds=one) for rank, one in enumerate(seconds)]
+    assert speeds_of(first, answers) == {"a": 1.0, "b": 4.0}
 
 
 @given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=8))
