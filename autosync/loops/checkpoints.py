@@ -47,7 +47,8 @@ class Checkpoints:
     ) -> Checkpoint:
         """Return the progress in the file, and write its numbers into records and tables. Without one, begin anew.
 
-        `digest` is the loop's, `num_epochs` the epochs of the whole run, and `fields` those that the loop assigns.
+        `digest` is the loop's, `num_epochs` the epochs of the whole run, and `fields` the record fields that the loop
+        assigns.
         """
         if not self.resumes:
             return Checkpoint()

@@ -114,7 +114,7 @@ def _then(first: Iterator[Move], second: Iterator[Move], *, every_chunk: int = 0
 def _ring_reduce_scatter(n: int, sources: Iterable[int] | None = None) -> Iterator[Move]:
     """Yield moves: chunk c starts at member c+1, travels round the ring to member c, and is summed on its way.
 
-    With `sources`, only those that leave these members.
+    With `sources`, only the moves that leave these members.
     """
     members = range(n) if sources is None else sorted(sources)
     for step in range(n - 1):
@@ -126,7 +126,7 @@ def _ring_reduce_scatter(n: int, sources: Iterable[int] | None = None) -> Iterat
 def _ring_all_gather(n: int, sources: Iterable[int] | None = None) -> Iterator[Move]:
     """Yield moves: each chunk starts at its owner and travels round the ring to all members.
 
-    With `sources`, only those that leave these members.
+    With `sources`, only the moves that leave these members.
     """
     members = range(n) if sources is None else sorted(sources)
     for step in range(n - 1):

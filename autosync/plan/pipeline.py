@@ -7,8 +7,8 @@ has at most as many microbatches of a stage between their two passes as this sta
 one unit, a backward pass two; in a stage with n ranks each takes n times as long, because each rank gets every n-th
 microbatch.
 
-Operations are added in the order of time. So each comes after those that it waits for, and no plan deadlocks: the
-oldest microbatch can always go on.
+Operations are added in the order of time. So each comes after the operations that it waits for, and no plan deadlocks:
+the oldest microbatch can always go on.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class _Writer:
         self._arriving[one.direction, neighbour, one.microbatch] = builder.add(send), region
 
     def _region(self, one: TimedPass) -> int:
-        """Add the region that a pass sends: the microbatch's place among those that cross the boundary."""
+        """Add the region that a pass sends: the microbatch's place among all microbatches that cross the boundary."""
         is_forward = one.direction == "forward"
         boundary = one.stage if is_forward else one.stage - 1
         size = self._sizes[boundary][not is_forward]

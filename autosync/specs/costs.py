@@ -88,7 +88,7 @@ class Costs:
     - `local_rates`: elements a second, by kind of cost (the part before the colon, or all of it);
     - `num_processors` of the machine on which the cluster is emulated, None if each node has its own;
     - `link_share`: the share of a link's rate that payload gets;
-    - `bytes_ahead`: the bytes that a sender's socket takes beyond those that have left its link;
+    - `bytes_ahead`: the bytes that a sender's socket takes beyond the bytes that have left its link;
     - `bytes_queued`: the most bytes of others for which a request waits in the queue of the receiver's link;
     - `queued_seconds`: the longest time that a request waits for bytes of others in the queue of its sender's link;
     - `payload_share` (only for the timeline): the share of a link's rate that payload gets message by message;

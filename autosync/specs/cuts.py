@@ -23,9 +23,9 @@ class StageCut:
 
     With the profiled batch, `num_bytes` of activations cross it, and `constant_bytes` of tensors without a gradient.
     The forward pass before it keeps `held_bytes` for its backward pass, without parameters. `tied` are the variables
-    that are used on both sides: their gradients must be added up. `uses` are those that the segment after the cut uses
-    although its module does not own them. `fixed_bytes` and `fixed_constant_bytes` are those
-    that a smaller batch sends too; the others grow with the examples.
+    that are used on both sides: their gradients must be added up. `uses` are the variables that the segment after the
+    cut uses although its module does not own them. `fixed_bytes` and `fixed_constant_bytes` are the parts of
+    `num_bytes` and `constant_bytes` that do not grow with the examples.
     """
 
     __pydantic_config__ = STRICT

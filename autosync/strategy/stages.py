@@ -65,7 +65,7 @@ def boundary_cuts(stages: Sequence[ModelStage], model: ModelSpec) -> tuple[Stage
 def stages_of_variables(stages: Sequence[ModelStage], model: ModelSpec) -> Mapping[str, tuple[int, ...]]:
     """Return the stages (by position) that use each variable.
 
-    Modules use the variables that they own, and cuts name those that other modules' code uses besides.
+    Modules use the variables that they own, and cuts name the variables that other modules' code uses besides.
     """
     begins = [stage.before for stage in stages]
 

@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def _judge(cases: Sequence[Case]) -> tuple[list[dict[str, Any]], list[Judged]]:
-    """Return the rates of the clusters, and the predictions of all cases but those that gave a rate."""
+    """Return the rates of the clusters, and the predictions of all cases that did not give a rate."""
     machines: dict[tuple[object, ...], list[Case]] = defaultdict(list)
     for case in cases:
         machines[case.point.machine].append(case)

@@ -38,8 +38,9 @@ class MoveTables(NamedTuple):
 
     A template describes a collective among some number of members: its moves in the order of rounds, with the channel
     of each. For each member m, from `first_member[template]` on, `arriving[first_arriving[m] : ...]` has the moves that
-    arrive there, and `leaving` those that leave. If one node represents all, a move that arrives there is a send of
-    another node at the same time: `came_first` and `came_last` are its chunks, and otherwise the chunks that are sent.
+    arrive there, and `leaving` its moves to other members. If one node represents all, a move that arrives there is a
+    send of another node at the same time: `came_first` and `came_last` are its chunks, and otherwise the chunks that
+    are sent.
     `channel_hop` then has the node at the other end of each channel (see `one_node`).
 
     `local_share` has for each of `ranks` its part of local work that is sharded.

@@ -133,7 +133,7 @@ def test_a_checkpoint_of_another_loop_is_refused(loop: SerialLoop, tmp_path: Pat
 def test_the_command_keeps_no_file_by_accident(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, path = tmp_path / "kept.py", tmp_path / "state.npz"
     file.write_text(_FILE.format(loss=_LOSS), encoding="utf-8")
-    path.write_bytes(b"of somebody else")
+    path.write_bytes(b"of another program")
     assert main.run(["loop", "run", str(file), "--checkpoint", str(path)]) == 2
     assert "state.npz" in capsys.readouterr().err
     assert main.run(["loop", "run", str(file), "--resume"]) == 2

@@ -24,7 +24,7 @@ def _adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 class Convolutions(nn.Module):
-    """Activations are changed in place, also those that have crossed a cut."""
+    """Activations are changed in place, also behind the cut that they have crossed."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -122,10 +122,10 @@ class _Contest:
         for one in servers:
             one.is_exact = False
         self._sample(exact, serial, servers)
-        everyone = [*exact, serial, *servers]
+        tried = [*exact, serial, *servers]
         finalists = self._finalists([*exact, serial], servers)
         goal = self._prove(finalists)
-        ranked = sorted(everyone, key=lambda one: (not one.is_finalist, one.mean_seconds, one.predicted_seconds))
+        ranked = sorted(tried, key=lambda one: (not one.is_finalist, one.mean_seconds, one.predicted_seconds))
         others = [one for one in ranked[1:] if one.seconds]
         is_proven = bool(others) and all(max(ranked[0].seconds) < min(one.seconds) for one in others)
         return ContestResult(

@@ -3,10 +3,10 @@
 gloo sends a message only after its receiver has asked for it. So a step begins with requests for the first messages
 that this rank's passes need, and each message that has come makes room for the request of one more.
 
-Memory that is being sent must stay as it is. Nobody says when a send is over, but the plan tells: when a message of
-another rank arrives, that rank has made all passes before the one that sent it, and so has received what they needed.
-Sends are waited for at that moment, when they are over, and the last ones at the end of the step. So no wait for a send
-can be part of a deadlock.
+Memory that is being sent must stay as it is. gloo does not say when a send is over, but the plan does: when a message
+of another rank arrives, that rank has made all passes before the one that sent it, and so has received what they
+needed. Only then does this rank wait for its sends to that rank, which are over; it waits for the last ones at the end
+of the step. So no wait for a send can be part of a deadlock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ LEAST_AHEAD = 4
 class RankPass(NamedTuple):
     """One pass of this rank: the operation (by position), its kind, and its place.
 
-    `before` is the pass of this rank that makes what this pass needs, or -1: then another rank sends it, or nobody.
+    `before` is the pass of this rank that makes what this pass needs. It is -1 if another rank sends that, or if the
+    pass needs nothing.
     """
 
     operation: int

@@ -1,7 +1,7 @@
 """Tells all ranks of a session which failure was the first.
 
 When a rank dies, only ranks that exchange messages with it see that. They end their connections, and the others see no
-more than that. So whoever fails first leaves its reason in the session's store before it ends its connections.
+more than that. So the rank that fails first leaves its reason in the session's store before it ends its connections.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class StagedSession:
         self._engine.begin()
 
     def _roles(self) -> VariableRoles:
-        """Return the roles of the variables: the engine sums those that this rank shares with others."""
+        """Return the roles of the variables: the engine sums the gradients of variables that other ranks hold too."""
         staged = set(self._execution.memory.staged_variables())
         return VariableRoles(
             parameters=self._parameters,

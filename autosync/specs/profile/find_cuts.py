@@ -1,8 +1,8 @@
 """Finds where a model can be cut: records a forward pass, and sees what is made before a cut and used after it.
 
 The pass runs as it is (see `tape`). A model whose Python code reads the value of a tensor that the model computed
-cannot be cut, because nobody can see where that value goes. A second pass with fewer examples tells which bytes grow
-with the batch.
+cannot be cut, because the recording does not show where that value goes. A second pass with fewer examples tells which
+bytes grow with the batch.
 """
 
 from __future__ import annotations

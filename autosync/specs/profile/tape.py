@@ -82,7 +82,7 @@ class TapeCall(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class TapeValue:
-    """A value: the segment that makes it (-1: a tensor of the batch) and those that use it, and its form."""
+    """A value: the segment that makes it (-1: a tensor of the batch), the segments that use it, and its form."""
 
     made: int
     shape: tuple[int, ...]
