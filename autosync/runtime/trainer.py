@@ -120,7 +120,7 @@ def trainer(
             state = trainer.state_dict()
 
     All ranks start from rank 0's parameters and buffers (with `init_sync=False` from their own, which must be equal).
-    Whatever cannot be done exactly is refused, and no wait for another rank is longer than `timeout_seconds`.
+    A task that cannot be trained exactly is refused, and no wait for another rank is longer than `timeout_seconds`.
     """
     group = process_group or (dist.group.WORLD if dist.is_initialized() else None)
     if group is None:

@@ -23,20 +23,12 @@ NAME = "init_process_group"
 
 @contextlib.contextmanager
 def checked_process_group() -> Iterator[None]:
-    """Have torch's `init_process_group` refuse a rank or a number of ranks that the launcher has not given."""
+    """Have torch's `init_process_group` refuse a rank or a number of ranks that the launcher has not given.
+
+    Only the first group is checked: a script may make another one after its training, on one rank for example.
+    """
     given = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE") if name in os.environ}
     stock = distributed_c10d.init_process_group
-    owners = (dist, distributed_c10d)
-    try:
-        for owner in owners:
-            setattr(owner, NAME, _checking(stock, given))
-        yield
-    finally:
-        for owner in owners:
-            setattr(owner, NAME, stock)
-
-
-def _checking(stock: Callable[..., Any], given: Mapping[str, str]) -> Callable[..., Any]:
     signature = inspect.signature(stock)
 
     @functools.wraps(stock)
@@ -45,9 +37,20 @@ def _checking(stock: Callable[..., Any], given: Mapping[str, str]) -> Callable[.
             # Torch itself tells what is wrong with other arguments.
             bound = signature.bind(*arguments, **options).arguments
             refuse_other_ranks(bound.get("rank", -1), bound.get("world_size", -1), given)
-        return stock(*arguments, **options)
+        found = stock(*arguments, **options)
+        _put(stock)
+        return found
 
-    return init_process_group
+    try:
+        _put(init_process_group)
+        yield
+    finally:
+        _put(stock)
+
+
+def _put(function: Callable[..., Any]) -> None:
+    for owner in (dist, distributed_c10d):
+        setattr(owner, NAME, function)
 
 
 def refuse_other_ranks(rank: int, num_ranks: int, given: Mapping[str, str]) -> None:

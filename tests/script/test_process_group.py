@@ -7,6 +7,7 @@ import re
 import pytest
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.testing._internal.distributed import fake_pg
 
 from autosync.errors import OperationError
 from autosync.script.process_group import checked_process_group, refuse_other_ranks
@@ -28,6 +29,17 @@ def test_other_ranks_are_refused_with_the_arguments_for_lightning(rank: int, num
 
 def test_a_script_that_no_launcher_has_started_may_number_its_ranks() -> None:
     refuse_other_ranks(3, 4, {})
+
+
+def test_a_group_after_the_first_one_is_the_scripts_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in STARTED:
+        monkeypatch.setenv(name, "1" if name == "WORLD_SIZE" else "0")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    with checked_process_group():
+        for num_ranks in (1, 2):
+            # Ranks do not meet under torch's fake backend.
+            dist.init_process_group("fake", store=fake_pg.FakeStore(), rank=0, world_size=num_ranks)
+            dist.destroy_process_group()
 
 
 def test_the_check_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
