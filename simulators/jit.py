@@ -19,7 +19,7 @@ KEPT = find_cache(Path(__file__).parent)
 def borrows(function: FunctionT) -> FunctionT:
     """Compile a function that Python calls.
 
-    It cannot make arrays: their reference counts would take most of the time, and compiling them too.
+    It cannot make arrays: without their reference counts it compiles in about half the time.
     """
     return KEPT.compiled(function, _BORROWS)
 

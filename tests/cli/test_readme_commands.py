@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.helpers.shown_commands import ROOT, commands_in, run_autosync
+
 USE = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Use it")[2].partition("\n## ")[0]
-COMMANDS = [
-    shlex.split(line.removeprefix("$ "), comments=True)
-    for block in re.findall(r"```console\n(.*?)```", USE, re.DOTALL)
-    for line in block.splitlines()
-]
+COMMANDS = commands_in(USE)
 SCRIPT = (ROOT / "examples" / "scripts" / "with_torchrun.py").read_text(encoding="utf-8")
 LIMITS = {"tune": ("--trials", "3"), "compare": ("--steps", "12", "--budget", "30s")}
 """Options that shorten a command: it runs, and is not judged."""
@@ -61,42 +54,24 @@ def script(num_steps: int) -> str:
     )
 
 
-def shortened(command: list[str]) -> list[str]:
-    """The command with further options, before the script's own."""
-    end = command.index("--") if "--" in command else len(command)
-    return [*command[:end], *LIMITS.get(command[1], ()), *command[end:]]
-
-
 def test_the_readme_shows_the_main_commands() -> None:
-    shown = {command[1] for command in COMMANDS if command[0] == "autosync"}
+    shown = {one.words[1] for one in COMMANDS}
     assert {"init", "doctor", "tune", "launch", "profile", "cluster", "simulate", "compare", "emit"} <= shown
-    assert {command[0] for command in COMMANDS} == {"autosync", "pip"}
+    assert "\n$ pip install .\n" in USE
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_every_command_runs_as_it_is_written(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(TASK, encoding="utf-8")
-    for command in COMMANDS:
-        if command[0] == "pip":
-            continue
-        given = shortened(command)
-        if command[1:] == ["init"]:
+    for one in COMMANDS:
+        command = one.words[1]
+        given = one.with_options(*LIMITS.get(command, ()))
+        if one.words[1:] == ("init",):
             # It asks otherwise.
-            given += ["--launcher", "local", "--devices", "2", "--yes"]
-        ends_by_itself = command[1] == "launch"
-        (tmp_path / "train.py").write_text(script(10 if ends_by_itself else 100_000))
-        done = subprocess.run(
-            (sys.executable, "-m", "autosync.cli", *given[1:]),
-            cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=600,
-            check=False,
-        )
+            given += ("--launcher", "local", "--devices", "2", "--yes")
+        (tmp_path / "train.py").write_text(script(10 if command == "launch" else 100_000))
+        done = run_autosync(given, tmp_path)
         # Not every winner can be written as settings of stock DDP.
-        is_refused = command[1] == "emit" and "stock DDP cannot do this" in done.stdout
-        assert done.returncode == 0 or is_refused, (shlex.join(command), done.stdout)
+        is_refused = command == "emit" and "stock DDP cannot do this" in done.stdout + done.stderr
+        assert done.returncode == 0 or is_refused, (shlex.join(given), done.stdout, done.stderr)

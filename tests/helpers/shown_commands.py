@@ -31,9 +31,14 @@ class Shown:
 
 def shown_commands(page: str) -> list[Shown]:
     """Return the commands of a page that begin with `$ autosync`, in their order."""
+    return commands_in((ROOT / page).read_text(encoding="utf-8"))
+
+
+def commands_in(text: str) -> list[Shown]:
+    """Return the commands in a part of a page."""
     found: list[Shown] = []
     has_output = True
-    for block in _BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
+    for block in _BLOCK.findall(text):
         parts = re.split(r"^\$ ", block, flags=re.MULTILINE)
         if not block.startswith("$ ") and not has_output and found:
             found[-1] = Shown(words=found[-1].words, output=block)
