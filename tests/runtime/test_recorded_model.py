@@ -85,3 +85,27 @@ def test_a_loss_that_is_no_mean_is_refused(staged_spec: Spec) -> None:
     summed = replace(task, loss=lambda model, batch: task.loss(model, batch) * len(batch))
     with pytest.raises(OperationError, match="or weighs them unevenly"):
         _recorded(spec, summed, [0, 2])
+
+
+def test_dropout_in_functions_does_not_hide_a_loss_that_is_no_mean(staged_spec: Spec) -> None:
+    spec, task = staged_spec("far_skip"), load_task(f"{TASKS}:far_skip")
+
+    def summed(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        values = nn.functional.dropout(model(batch), 0.5).unsqueeze(1)
+        # One key for each example: attention does nothing but drop it.
+        return nn.functional.scaled_dot_product_attention(values, values, values, dropout_p=0.5).square().sum()
+
+    with pytest.raises(OperationError, match="or weighs them unevenly"):
+        _recorded(spec, replace(task, loss=summed), [0, 2])
+    _recorded(spec, replace(task, loss=lambda model, batch: summed(model, batch) / len(batch)), [0, 2])
+
+
+def test_random_numbers_besides_dropout_are_refused(staged_spec: Spec) -> None:
+    spec, task = staged_spec("far_skip"), load_task(f"{TASKS}:far_skip")
+
+    def noisy(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        values = model(batch)
+        return (values + torch.randn_like(values)).square().mean()
+
+    with pytest.raises(OperationError, match="random numbers besides dropout"):
+        _recorded(spec, replace(task, loss=noisy), [0, 2])

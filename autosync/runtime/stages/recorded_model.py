@@ -8,13 +8,14 @@ same loss and gradients as the model itself. The loss of two microbatches must b
 
 from __future__ import annotations
 
-import contextlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from autosync.errors import OperationError
 from autosync.plan.types import Local, Plan, StagePass, Transfer
@@ -144,14 +145,19 @@ def _compare(task: Task, model: nn.Module, programs: Sequence[StageProgram], mic
 def _refuse_mixing(task: Task, model: nn.Module, microbatches: Sequence[Any]) -> None:
     """Refuse a loss of two microbatches that is not the mean of theirs: its examples do not weigh the same, or mix.
 
-    Random numbers, of dropout for example, would make the losses differ. Then nothing can be said.
+    Dropout is left out. Other random numbers would hide such a loss, so they are refused too.
     """
     first, last = microbatches[0], microbatches[-1]
-    with _without_dropout(model):
+    with _NoDropout():
         losses = [_loss(task, model, one) for one in (first, first, last, join_batches([first, last]))]
-    again, mean = losses[1] - losses[0], (losses[0] + losses[2]) / 2
-    scale = losses[0].abs() + losses[2].abs()
-    if not again.any() and not _is_near(losses[3], mean, float(scale)):
+    if not torch.equal(losses[0], losses[1]):
+        raise OperationError(
+            f"one microbatch has the loss {float(losses[0]):g} and then {float(losses[1]):g}: the forward pass draws "
+            "random numbers besides dropout, so whether microbatches train the same model cannot be checked (a "
+            "strategy without stages takes it)"
+        )
+    mean, scale = (losses[0] + losses[2]) / 2, losses[0].abs() + losses[2].abs()
+    if not _is_near(losses[3], mean, float(scale)):
         raise OperationError(
             f"two microbatches together have the loss {float(losses[3]):g}, and the mean of theirs is {float(mean):g}: "
             "the loss or a layer mixes examples or weighs them unevenly (BatchNorm, sums, masked means, negatives from "
@@ -159,21 +165,41 @@ def _refuse_mixing(task: Task, model: nn.Module, microbatches: Sequence[Any]) ->
         )
 
 
+class _NoDropout(TorchFunctionMode):
+    """While it is on, dropout lets all values through: that of modules, of functions and of attention."""
+
+    def __torch_function__(
+        self, func: Any, _: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        if func in _DROPOUTS:
+            return args[0] if args else given["input"]
+        if func is functional.scaled_dot_product_attention:
+            # The fifth argument is the probability.
+            if len(args) > 4:
+                args = (*args[:4], 0.0, *args[5:])
+            else:
+                given["dropout_p"] = 0.0
+        return func(*args, **given)
+
+
+_DROPOUTS = {
+    functional.dropout,
+    functional.dropout1d,
+    functional.dropout2d,
+    functional.dropout3d,
+    functional.alpha_dropout,
+    functional.feature_alpha_dropout,
+    torch.dropout,
+    torch.feature_dropout,
+    torch.alpha_dropout,
+    torch.feature_alpha_dropout,
+}
+
+
 def _loss(task: Task, model: nn.Module, batch: Any) -> torch.Tensor:
     with task_code(task, "loss(model, batch)", task.loss):
         return task.loss(model, batch).detach()
-
-
-@contextlib.contextmanager
-def _without_dropout(model: nn.Module) -> Iterator[None]:
-    layers = [one for one in model.modules() if isinstance(one, nn.modules.dropout._DropoutNd) and one.training]  # noqa: SLF001 - torch has no public base of them
-    for one in layers:
-        one.training = False
-    try:
-        yield
-    finally:
-        for one in layers:
-            one.training = True
 
 
 def _taken(parameters: dict[str, nn.Parameter]) -> dict[str, torch.Tensor]:
