@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -27,7 +27,8 @@ class EpochOrder:
     `shard_sizes` has the number of examples of each shard; a dataset without shards is one. `batch_size` is that of a
     rank with the mean share. `shuffle` "examples" draws from all examples, so neighbours are rarely read together;
     "shards" shuffles shards and keeps the order within each. With `shares`, ranks take pieces of each step in this
-    proportion. Without `drop_last`, the last step may be smaller, and ranks for which nothing is left have none.
+    proportion. Without `drop_last`, the last step may have another size. All ranks have the same number of steps, and
+    an example in each, because a rank without one would leave the others waiting.
     """
 
     shard_sizes: tuple[int, ...]
@@ -47,6 +48,10 @@ class EpochOrder:
         if min(pieces) < 1:
             what = f"rank {pieces.index(0)} would get no example of a step of {self.step_size}"
             raise InputError([Problem(what=what, rule="a share is large enough for one example", path=("shares",))])
+        if not self.step_sizes():
+            needed = f"a step of {self.step_size}" if self.drop_last else f"one for each of {self.world_size} ranks"
+            what = f"has {self.num_examples} examples"
+            raise InputError([Problem(what=what, rule=f"an epoch has enough for {needed}", path=("dataset",))])
 
     @property
     def num_examples(self) -> int:
@@ -54,14 +59,16 @@ class EpochOrder:
 
     @property
     def step_size(self) -> int:
-        """The number of examples that all ranks together take in a step."""
+        """The number of examples that all ranks together take in a step, the last one excepted."""
         return self.batch_size * self.world_size
 
+    def step_sizes(self, num_seen: int = 0) -> list[int]:
+        """Return the examples of all ranks in each step of an epoch of which they have seen `num_seen`."""
+        return step_sizes(self.num_examples - num_seen, self.step_size, self.world_size, drop_last=self.drop_last)
+
     def num_steps(self, num_seen: int = 0) -> int:
-        """Return the number of this rank's batches in an epoch of which all ranks together have seen `num_seen`."""
-        whole, rest = divmod(self.num_examples - num_seen, self.step_size)
-        cuts = self._cuts(rest)
-        return whole + (not self.drop_last and cuts[self.rank + 1] > cuts[self.rank])
+        """Return the number of steps in an epoch of which all ranks together have seen `num_seen`."""
+        return len(self.step_sizes(num_seen))
 
     def examples(self, epoch: int) -> Numbers:
         """Return the numbers of all examples in the order of an epoch."""
@@ -77,19 +84,41 @@ class EpochOrder:
     def batches(self, epoch: int, num_seen: int = 0) -> Iterator[list[int]]:
         """Yield this rank's batches of an epoch, after the first `num_seen` examples of all ranks together."""
         left = self.examples(epoch)[num_seen:]
-        for start in range(0, len(left), self.step_size):
-            step = left[start : start + self.step_size]
-            if len(step) < self.step_size and self.drop_last:
-                return
-            cuts = self._cuts(len(step))
-            mine = step[cuts[self.rank] : cuts[self.rank + 1]]
-            if len(mine):
-                yield mine.tolist()
+        sizes = self.step_sizes(num_seen)
+        if len(left) and not sizes and not self.drop_last:
+            raise InputError(
+                f"{len(left)} examples of the epoch are left for {self.world_size} ranks",
+                rule="one or more for each rank (go on with fewer ranks, or with the next epoch)",
+            )
+        for begin, end in pairwise(accumulate(sizes, initial=0)):
+            cuts = self._cuts(end - begin)
+            yield left[begin + cuts[self.rank] : begin + cuts[self.rank + 1]].tolist()
 
     def _cuts(self, size: int) -> list[int]:
         """Return where each rank's piece of `size` examples begins, and the end."""
         shares = np.asarray(self.shares or (1.0,) * self.world_size)
-        return [0, *np.rint(np.cumsum(shares / shares.sum()) * size).astype(int).tolist()]
+        parts = np.cumsum(shares / shares.sum())
+        cuts = [0, *np.rint(parts * size).astype(int).tolist()]
+        if size == self.step_size or all(begin < end for begin, end in pairwise(cuts)):
+            return cuts
+        # In a small step each rank gets one example first, and its share of the others.
+        rest = np.rint(parts * (size - self.world_size)).astype(int)
+        return [0, *(rest + np.arange(1, self.world_size + 1)).tolist()]
+
+
+def step_sizes(num_examples: int, step: int, num_ranks: int, *, drop_last: bool) -> list[int]:
+    """Return the examples in each step of an epoch; each has one for each rank or more, and no step may be left.
+
+    Examples that are too few for a step of their own come with the last whole step, or are dropped.
+    """
+    whole, rest = divmod(num_examples, step)
+    sizes = [step] * whole
+    if rest and not drop_last:
+        if rest >= num_ranks:
+            sizes.append(rest)
+        elif sizes:
+            sizes[-1] += rest
+    return sizes
 
 
 def _problems(order: EpochOrder) -> Iterator[Problem]:

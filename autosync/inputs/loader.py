@@ -205,6 +205,7 @@ class InputLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         self._num_seen = self._batches.num_seen
+        sizes = iter(self.order.step_sizes(self._num_seen))
         is_first = True
         began = time.perf_counter()
         try:
@@ -226,7 +227,7 @@ class InputLoader(DataLoader[Any]):
                 raise _again(failure)
             self._watch.add(time.perf_counter() - began, times, is_first=is_first)
             is_first = False
-            self._num_seen = min(self._num_seen + self.order.step_size, self.order.num_examples)
+            self._num_seen += next(sizes)
             yield batch
             began = time.perf_counter()
         self._batches.epoch += 1

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.utils.data import Sampler
 
 from autosync.errors import InputError, OperationError
-from autosync.inputs.epoch_order import EpochOrder
+from autosync.inputs.epoch_order import EpochOrder, step_sizes
 from autosync.strategy.bundle import Bundle, bundle_at_hand, load_bundle
 from autosync.strategy.shares import deal
 
@@ -70,7 +70,10 @@ class ShareSampler(Sampler[list[int]]):
         self._order = EpochOrder(
             shard_sizes=(num_examples,), batch_size=1, shuffle="examples" if shuffle else "none", seed=seed
         )
-        self._sizes = _step_sizes(num_examples, sum(shares), len(shares), drop_last=drop_last)
+        self._sizes = step_sizes(num_examples, sum(shares), len(shares), drop_last=drop_last)
+        if not self._sizes:
+            needed = f"a step of {sum(shares)}" if drop_last else f"one for each of {len(shares)} ranks"
+            raise InputError(f"{num_examples} examples", rule=f"an epoch has enough for {needed}")
 
     @property
     def batch_size(self) -> int:
@@ -95,18 +98,3 @@ class ShareSampler(Sampler[list[int]]):
             shares = self.shares if end - begin == sum(self.shares) else deal(end - begin, self.shares)
             first = begin + sum(shares[: self._rank])
             yield examples[first : first + shares[self._rank]].tolist()
-
-
-def _step_sizes(num_examples: int, step: int, num_ranks: int, *, drop_last: bool) -> list[int]:
-    """Return the examples of each step of an epoch."""
-    whole, rest = divmod(num_examples, step)
-    sizes = [step] * whole
-    if rest and not drop_last:
-        if rest >= num_ranks:
-            sizes.append(rest)
-        elif sizes:
-            sizes[-1] += rest
-    if not sizes:
-        needed = f"a step of {step}" if drop_last else f"one for each of {num_ranks} ranks"
-        raise InputError(f"{num_examples} examples", rule=f"an epoch has enough for {needed}")
-    return sizes

@@ -38,12 +38,14 @@ _SIZES = st.lists(st.integers(0, 40), min_size=1, max_size=6).filter(lambda size
 
 @given(_SIZES, st.integers(1, 9), st.integers(1, 5), st.sampled_from(SHUFFLES), st.integers(0, 5))
 def test_each_example_comes_once(sizes: list[int], batch: int, world: int, shuffle: Shuffle, epoch: int) -> None:
+    assume(sum(sizes) >= world)
     orders = _orders(sizes, batch, world, shuffle)
     assert sorted(_seen(orders, epoch)) == list(range(sum(sizes)))
     for order in orders:
         batches = list(order.batches(epoch))
-        assert len(batches) == order.num_steps()
-        assert all(1 <= len(one) <= batch for one in batches)
+        assert len(batches) == orders[0].num_steps()
+        assert all(1 <= len(one) <= batch for one in batches[:-1])
+        assert 1 <= len(batches[-1]) <= batch + 1
 
 
 _WORLDS = st.tuples(st.integers(1, 4), st.integers(1, 4))
@@ -54,8 +56,10 @@ def test_an_epoch_continues_with_the_examples_not_yet_seen(
     sizes: list[int], batch: int, worlds: tuple[int, int], num_steps: int, shuffle: Shuffle
 ) -> None:
     before, after = worlds
+    assume(sum(sizes) >= max(worlds))
     first = _orders(sizes, batch, before, shuffle)
-    num_seen = min(num_steps * first[0].step_size, sum(sizes))
+    num_seen = sum(first[0].step_sizes()[:num_steps])
+    assume(not 0 < sum(sizes) - num_seen < after)
     seen = [n for order in first for one in list(order.batches(1))[:num_steps] for n in one]
     then = _seen(_orders(sizes, batch, after, shuffle), 1, num_seen)
     assert sorted(seen + then) == list(range(sum(sizes)))
@@ -63,9 +67,12 @@ def test_an_epoch_continues_with_the_examples_not_yet_seen(
 
 @given(_SIZES, st.integers(4, 16), st.lists(st.floats(0.5, 2), min_size=2, max_size=4))
 def test_shares_divide_each_step(sizes: list[int], batch: int, shares: list[float]) -> None:
+    assume(sum(sizes) >= len(shares))
     orders = _orders(sizes, batch, len(shares), "examples", tuple(shares))
+    assert len({order.num_steps() for order in orders}) == 1
+    assert min(len(one) for order in orders for one in order.batches(0)) >= 1
     assert sorted(_seen(orders, 0)) == list(range(sum(sizes)))
-    assume(sum(sizes) >= orders[0].step_size)
+    assume(orders[0].step_sizes()[0] == orders[0].step_size)
     for order, share in zip(orders, shares, strict=True):
         fair = share / sum(shares) * order.step_size
         assert abs(len(next(order.batches(0))) - fair) <= 1
@@ -92,6 +99,17 @@ def test_the_last_small_step_can_be_dropped() -> None:
     assert [order.num_steps() for order in orders] == [2, 2]
 
 
+def test_the_last_examples_come_with_the_step_before_if_they_are_too_few_for_all_ranks() -> None:
+    orders = _orders([9], 2, 4, "none")
+    assert [list(order.batches(0)) for order in orders] == [[[0, 1]], [[2, 3]], [[4, 5, 6]], [[7, 8]]]
+
+
+def test_too_few_examples_to_go_on_with_so_many_ranks_are_refused() -> None:
+    (order, *_) = _orders([10], 1, 4, "none")
+    with pytest.raises(InputError, match="2 examples of the epoch are left for 4 ranks"):
+        next(order.batches(0, num_seen=8))
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -100,6 +118,8 @@ def test_the_last_small_step_can_be_dropped() -> None:
         ({"shard_sizes": (0,)}, "the dataset is empty"),
         ({"shares": (1.0,), "world_size": 2}, "shares: are"),
         ({"shares": (1.0, 1e-9), "world_size": 2}, "rank 1 would get no example"),
+        ({"shard_sizes": (3,), "world_size": 4}, "an epoch has enough for one for each of 4 ranks"),
+        ({"drop_last": True, "batch_size": 20}, "an epoch has enough for a step of 20"),
         ({"shuffle": "cards"}, "shuffle: is 'cards'"),
     ],
 )

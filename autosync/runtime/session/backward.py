@@ -116,7 +116,7 @@ class BackwardSync:
                 "nothing can be added (release(model) and parallelize again to go on)"
             )
         self._step.prepare()
-        zeros = self._gradients.begin(self._seals.zeroed)
+        zeros = self._gradients.begin(self._seals.taken_zeros())
         if self._use is not None:
             for name in zeros:
                 self._use.accumulated(name)

@@ -1,9 +1,9 @@
 """Sealed gradients: users find them in place of gradients that belong to the engine.
 
-A sealed gradient has a shape and a type, and refuses nearly everything else. `zero_grad` may drop it, whether it sets
-gradients to None or to zero: then the parameter has no gradient. Which gradients were set to zero is kept, because
-they are zeros in the next step if no rank uses their variables. And torch's own functions may do to it what the task
-declares for all gradients, clipping and loss scaling: see `clipping_and_scaling`.
+A sealed gradient has a shape and a type, and refuses nearly everything else. `zero_grad` may drop it: then the
+parameter has no gradient. It may set it to zero as well: then sealed zeros stand in its place, because they are zeros
+in the next step if no rank uses their variable. And torch's own functions may do to it what the task declares for all
+gradients, clipping and loss scaling: see `clipping_and_scaling`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class SealedGradient(torch.Tensor):
     """Stands for a variable's gradient from the end of backward until it is dropped. It takes no memory."""
 
     variable: str
+    is_zero: bool
     parameter: weakref.ref[torch.Tensor]
     whose: weakref.ref[Seals]
 
@@ -49,14 +50,18 @@ class SealedGradient(torch.Tensor):
             return arguments[0]
         if name in _DROPPED_BY:
             for one in given:
-                one.seals.zeroed.add(one.variable)
-                one.drop()
+                one.become_zero()
             rest = [one for one in _flat(arguments) if not isinstance(one, cls)]
             return function(rest) if rest else None
         if name in _CONVERTS:
             raise OperationError(
                 f"{given[0].variable} is to have another type or place, and the engine trains it as it was when "
                 "training began (release(model) first, and parallelize with a bundle for the model as it is then)"
+            )
+        if any(one.is_zero for one in given):
+            raise OperationError(
+                f"the gradient of {given[0].variable} was set to zero after backward, and only the next backward pass "
+                f"may use it; here {name} does (zero_grad() with its default set_to_none=True leaves no gradient)"
             )
         if given and _is_declared(name, given[0].seals.declared):
             return _as_declared(function, name, given, arguments, options)
@@ -74,11 +79,11 @@ class SealedGradient(torch.Tensor):
             raise OperationError(f"the gradient of {self.variable} is left over from training that has ended")
         return found
 
-    def drop(self) -> None:
-        """Leave the parameter without a gradient."""
+    def become_zero(self) -> None:
+        """Leave the parameter with sealed zeros."""
         parameter = self.parameter()
         if parameter is not None and parameter.grad is self:
-            parameter.grad = None
+            parameter.grad = self.seals.zeros[self.variable]
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"<the gradient of {self.variable}, which is the engine's until its update>"
@@ -138,17 +143,18 @@ class Seals:
         self.declared = declared
         self._parameters = parameters
         self._all = {name: self._sealed(name, parameter) for name, parameter in parameters.items()}
+        self.zeros = {name: self._sealed(name, parameter, is_zero=True) for name, parameter in parameters.items()}
         updated = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         self._updated = {name: None for name, parameter in parameters.items() if id(parameter) in updated}
         self._lifted: list[str] = []
+        self._lifted_zeros: set[str] = set()
         # Whether a backward pass has added to gradients that no rank has completely.
         self.are_spoilt = False
-        # The variables whose gradients the script has set to zero since they came.
-        self.zeroed: set[str] = set()
 
-    def _sealed(self, name: str, parameter: torch.Tensor) -> SealedGradient:
+    def _sealed(self, name: str, parameter: torch.Tensor, *, is_zero: bool = False) -> SealedGradient:
         made = parameter.detach().new_zeros(()).expand(parameter.shape).as_subclass(SealedGradient)
         made.variable = name
+        made.is_zero = is_zero
         made.parameter = weakref.ref(parameter)
         made.whose = weakref.ref(self)
         return made
@@ -170,7 +176,7 @@ class Seals:
 
     def seal(self) -> None:
         """Seal all gradients, when backward has returned."""
-        self.zeroed.clear()
+        self._lifted_zeros.clear()
         for name, parameter in self._parameters.items():
             parameter.grad = self._all[name]
 
@@ -182,7 +188,8 @@ class Seals:
         for name in self._parameters if names is None else names:
             parameter = self._parameters[name]
             if parameter.grad is not self._all[name]:
-                done = "thrown away" if parameter.grad is None else "replaced"
+                kept = "set to zero" if parameter.grad is self.zeros[name] else "replaced"
+                done = "thrown away" if parameter.grad is None else kept
                 raise OperationError(
                     f"the gradient of {name} was {done} after backward, when the engine had it to update with "
                     "(zero_grad comes before backward; gradients are changed by operations that the task declares)"
@@ -201,6 +208,9 @@ class Seals:
             if parameter.grad is self._all[name]:
                 parameter.grad = None
                 self._lifted.append(name)
+            elif parameter.grad is self.zeros[name]:
+                parameter.grad = None
+                self._lifted_zeros.add(name)
         if not self._lifted:
             self.are_spoilt = False
 
@@ -217,9 +227,16 @@ class Seals:
         if self._lifted:
             raise OperationError(self._added_to(self._lifted[0]))
 
+    def taken_zeros(self) -> frozenset[str]:
+        """Return the variables whose gradients are zeros when a pass begins; the caller puts real zeros there."""
+        self.lift()
+        taken = frozenset(self._lifted_zeros)
+        self._lifted_zeros.clear()
+        return taken
+
     def refuse_zeroed(self) -> None:
         """Refuse a step after gradients were set to zero: it may change parameters, unlike a step without gradients."""
-        if self.zeroed:
+        if any(parameter.grad is self.zeros[name] for name, parameter in self._parameters.items()):
             raise OperationError(
                 f"the gradient of {next(iter(self._parameters))} was set to zero after backward, and the optimizer "
                 "steps: momentum and decay would move the parameter, and the engine has no such gradient to update "
@@ -239,7 +256,7 @@ class Seals:
 
     def are_gone(self) -> bool:
         """Whether the script has dropped all sealed gradients."""
-        return all(parameter.grad is None for parameter in self._parameters.values())
+        return not any(is_there(parameter.grad) for parameter in self._parameters.values())
 
     def restore(self) -> None:
         """Put the seals back after a backward pass that brought no gradients, or unusable ones."""
@@ -248,12 +265,21 @@ class Seals:
         for name in self._lifted:
             self._parameters[name].grad = self._all[name]
         self._lifted.clear()
+        for name in self._lifted_zeros:
+            if self._parameters[name].grad is None:
+                self._parameters[name].grad = self.zeros[name]
+        self._lifted_zeros.clear()
 
     def clear(self) -> None:
         """Remove all seals."""
         for name, parameter in self._parameters.items():
-            if parameter.grad is self._all[name]:
+            if parameter.grad is self._all[name] or parameter.grad is self.zeros[name]:
                 parameter.grad = None
+
+
+def is_there(gradient: torch.Tensor | None) -> bool:
+    """Whether a parameter has a gradient that came from a backward pass, not sealed zeros."""
+    return gradient is not None and not (isinstance(gradient, SealedGradient) and gradient.is_zero)
 
 
 def _gives_itself(function: Any) -> bool:

@@ -12,6 +12,7 @@ from autosync.runtime.session.backward import BackwardSync
 from autosync.runtime.session.engine_step import EngineStep
 from autosync.runtime.session.optimizer_guard import refuse_local_gradients
 from autosync.runtime.session.optimizer_steps import Steps
+from autosync.runtime.session.sealed_gradients import is_there
 from autosync.runtime.session.unchanged_training import Expected
 from autosync.runtime.session.variable_roles import VariableRoles
 
@@ -65,7 +66,7 @@ class StepCalls:
 
     def _synchronise_nothing(self) -> None:
         """Take part in a step without a backward pass on this rank; other ranks may have had one."""
-        if self._backward.are_local or any(parameter.grad is not None for parameter in self._parameters.values()):
+        if self._backward.are_local or any(is_there(parameter.grad) for parameter in self._parameters.values()):
             raise OperationError("optimizer.step() was called without a synchronised backward pass before it")
         self._backward.synchronise_nothing()
 
