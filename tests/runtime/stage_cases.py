@@ -88,6 +88,15 @@ def own_batches(name: str, bundle: str) -> str:
         return raised(lambda: training.step(moved))
 
 
+def own_batches_later(name: str, bundle: str) -> str:
+    """The second rank gives the second step the examples in another order."""
+    task = TASKS[name]()
+    first, second = _global_batches(task, 2)
+    with trainer(task, bundle, timeout_seconds=40) as training:
+        training.step(first)
+        return raised(lambda: training.step(torch.roll(second, rank(), 0)))
+
+
 def first_step(name: str, bundle: str) -> str:
     """What the first step raises."""
     task = TASKS[name]()

@@ -15,6 +15,7 @@ from autosync.runtime.engine.engine import Engine
 from autosync.runtime.engine.execution import Execution
 from autosync.runtime.engine.rank_script import script_of
 from autosync.runtime.local.engine_updates import engine_updates
+from autosync.runtime.same_batch import batch_mark, sums_of_step
 from autosync.runtime.session.agreement import agree, parameters_of, refusal_told, send_state
 from autosync.runtime.session.batch_weight import BatchWeight
 from autosync.runtime.session.gradients import Gradients
@@ -28,7 +29,6 @@ from autosync.runtime.stages.stage_program import PassedMicrobatch, StageProgram
 from autosync.runtime.stages.whole_state import send_optimizer_state, send_variables
 from autosync.runtime.wire.links import Links
 from autosync.runtime.wire.native_collectives import native_groups
-from autosync.runtime.wire.sums import sums_of_all
 from autosync.specs.profile.tape import tensors_of
 from autosync.specs.task import Task
 from autosync.specs.task_run import step_optimizer
@@ -150,7 +150,9 @@ class StagedSession:
             self._optimizer.zero_grad(set_to_none=True)
             loss = self._run(microbatches)
             self._update()
-            return self._loss_of_all(loss)
+            # What the ranks of the last stage have computed is the loss of the global batch.
+            (whole,) = sums_of_step(self._links, self._plan.num_workers, [loss], batch)
+            return whole
 
     def _recorded(self, batch: Any, microbatches: Sequence[Any]) -> dict[int, StageProgram]:
         """Record the model's pass on the first batch, and compare this batch over all ranks."""
@@ -158,8 +160,7 @@ class StagedSession:
         rank, num_ranks = self._links.rank, self._plan.num_workers
         with refusal_told(store, rank=rank):
             programs = record_stages(self._task, self._model, self._bundle, self._plan, microbatches)
-        sums = [float(tensor.double().sum()) for tensor in tensors_of(batch)]
-        facts = {"first batch (each rank gives step() the whole global batch)": repr(sums)}
+        facts = {"first batch (each rank gives step() the whole global batch)": f"batch {batch_mark(batch):08x}"}
         agree(store, rank=rank, num_ranks=num_ranks, facts=facts, patience=self._patience)
         self._form = form_of(microbatches[0])
         return {stage: programs[stage] for stage in {one.place.stage for one in self._passes}}
@@ -220,11 +221,6 @@ class StagedSession:
         self._engine.wait_due()
         self._engine.begin()
         step_optimizer(self._task, self._optimizer)
-
-    def _loss_of_all(self, part: float) -> float:
-        """Return the loss of the global batch: the sum of what the ranks of the last stage have computed."""
-        (loss,) = sums_of_all(self._links, self._plan.num_workers, [part])
-        return loss
 
     # Between steps.
 

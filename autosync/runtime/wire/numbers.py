@@ -1,8 +1,7 @@
-"""Sums a few numbers over all workers, outside the plan: losses and their weights."""
+"""Tells all workers a few numbers of each, outside the plan: losses and their weights."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -17,15 +16,16 @@ _TAG = 2**29 - 3
 """The tag of these messages; no operation of a plan has this number."""
 
 
-def sums_of_all(links: Links, num_workers: int, parts: Sequence[float]) -> list[float]:
-    """Return the sum of each of these numbers over all workers, rounded in the same way on all of them."""
-    table = torch.zeros(num_workers, len(parts), dtype=torch.float64)
-    table[links.rank] = torch.tensor(parts, dtype=torch.float64)
+def numbers_of_all(links: Links, num_workers: int, mine: Sequence[float]) -> list[list[float]]:
+    """Return the numbers of each worker; all of them tell the same count of numbers."""
+    table = torch.zeros(num_workers, len(mine), dtype=torch.float64)
+    table[links.rank] = torch.tensor(mine, dtype=torch.float64)
     if num_workers > 1:
-        # Each worker adds its row to zeros, so no sum is rounded on the way.
+        # A sum of tables in which each worker has filled its own row: it adds to zeros, so nothing is rounded.
         flat = table.view(-1)
         bounds = chunk_bounds(len(flat), num_workers)
         moves = expand("all_reduce", "tree", num_workers)
         pieces = cut_moves(moves, bounds, position=links.rank, item_bytes=8)
         Exchange(links, Flow()).run(pieces, flat, members=range(num_workers), tag=_TAG, priority=0)
-    return [math.fsum(column) for column in table.T.tolist()]
+    rows: list[list[float]] = table.tolist()
+    return rows
