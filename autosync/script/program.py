@@ -12,6 +12,7 @@ from pathlib import Path
 
 from autosync.errors import InputError
 from autosync.script.process_group import checked_process_group
+from autosync.script.started_ranks import refused_ranks
 
 
 class MainProgram:
@@ -40,7 +41,7 @@ class MainProgram:
         if not os.environ.get("PYTHONSAFEPATH"):
             # Only the variable counts as the user's wish: the launcher may have added the option -P.
             sys.path.insert(0, str(Path.cwd() if self._is_module else Path(self.name).resolve().parent))
-        with checked_process_group():
+        with checked_process_group(), refused_ranks():
             self._execute()
 
     def _execute(self) -> None:

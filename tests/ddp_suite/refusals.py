@@ -117,7 +117,7 @@ REFUSALS: tuple[Refusal, ...] = (
         strategies=ENGINES,
         words="was set to zero after backward",
         reason="momentum and decay would move parameters, but no rank has such a gradient",
-        behaviours=("zeroes_before_the_step",),
+        behaviours=("has_zeros_before_the_step",),
     ),
     Refusal(
         what="adds to existing gradients: no `zero_grad` after a step, or two backward passes outside of `no_sync`",

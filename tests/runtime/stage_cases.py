@@ -16,6 +16,7 @@ from autosync import trainer
 from autosync.runtime.parallelize import parallelize
 from autosync.specs.examples import examples_of, join_batches
 from autosync.specs.task import Task
+from autosync.specs.task_run import map_tensors
 
 NUM_STEPS = 3
 
@@ -94,7 +95,7 @@ def own_batches_later(name: str, bundle: str) -> str:
     first, second = _global_batches(task, 2)
     with trainer(task, bundle, timeout_seconds=40) as training:
         training.step(first)
-        return raised(lambda: training.step(torch.roll(second, rank(), 0)))
+        return raised(lambda: training.step(map_tensors(second, lambda one: torch.roll(one, rank(), 0))))
 
 
 def first_step(name: str, bundle: str) -> str:

@@ -115,6 +115,17 @@ def _zero_before_step(run: Run, number: int) -> None:
         run.optimizer.zero_grad()
 
 
+def _zeros_before_step(run: Run, number: int) -> None:
+    if number == 2:
+        run.optimizer.zero_grad(set_to_none=False)
+
+
+def _zeros_dropped_before_step(run: Run, number: int) -> None:
+    if number == 2:
+        run.optimizer.zero_grad(set_to_none=False)
+        run.optimizer.zero_grad()
+
+
 def _centralise(run: Run, _: int) -> None:
     for p in run.parameters():
         if p.dim() > 1:
@@ -153,6 +164,8 @@ for _name, _act, _more in (
     ("forgets_one_gradient", _forget_one, {}),
     ("adds_noise", _noise, {}),
     ("zeroes_before_the_step", _zero_before_step, {}),
+    ("has_zeros_before_the_step", _zeros_before_step, {}),
+    ("has_zeros_and_drops_them_before_the_step", _zeros_dropped_before_step, {}),
     ("centralises_gradients", _centralise, {}),
     ("looks_whether_there_are_gradients", _has_gradients, {}),
 ):

@@ -107,7 +107,7 @@ def _zeroed_and(then: Callable[[Env, Run], Any]) -> Callable[[Env], Values]:
 
 
 def _accumulate(_: Env, run: Run) -> None:
-    with run.called.no_sync():
+    with run.no_sync():
         run.loss().backward()
 
 
