@@ -10,7 +10,6 @@ from __future__ import annotations
 import bisect
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -45,7 +44,6 @@ NUM_EQUAL_STEPS = 200
 BOUNDS = ((1.5, 300), (1.15, 1000))
 """The latest step that may break even, for winners that are so many times as fast."""
 POLL_SECONDS = 0.005
-PARTING_SECONDS = 20.0
 LIMIT_SECONDS = 1800.0
 ENVIRONMENT: Mapping[str, str] = {
     "OMP_NUM_THREADS": "1",
@@ -117,9 +115,8 @@ class Trainings:
         clock = StepClock(out / self._script.losses)
         with tempfile.TemporaryDirectory() as logs, clock.ticking():
             run = ScriptRun(self._cluster, training, Path(logs), show=lambda _: None)
-            with ended_after_its_work(run, out, self._script.weights):
-                ended = run.run(started=lambda _: None)
-        if ended.code and not list(out.glob(self._script.weights)):
+            ended = run.run(started=lambda _: None)
+        if ended.code:
             sys.exit(f"{self._script.name} under stock DDP: {'; '.join(ended.words)}")
         return self._finished(out, clock)
 
@@ -150,29 +147,6 @@ class Trainings:
     def _finished(self, out: Path, clock: StepClock) -> Run:
         written = read(out, losses=self._script.losses, weights=self._script.weights)
         return Run(written=written, seconds=tuple(clock.seconds))
-
-
-@contextmanager
-def ended_after_its_work(run: ScriptRun, out: Path, weights: str) -> Iterator[None]:
-    """End a training that does not end by itself after it has written its weights.
-
-    Torch may hang when a script ends whose communication hook is Python code, as that of `--jitter` is.
-    """
-    has_ended = threading.Event()
-
-    def watch() -> None:
-        while not has_ended.wait(1.0):
-            if list(out.glob(weights)) and not has_ended.wait(PARTING_SECONDS):
-                for _ in range(2):
-                    run.ask_to_end(signal.SIGTERM)
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        has_ended.set()
-        thread.join()
 
 
 def break_even(tuned: Sequence[float], stock: Sequence[float]) -> int | None:

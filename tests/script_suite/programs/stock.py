@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -33,7 +32,13 @@ class Jitter:
             ddp.register_comm_hook(None, self._hook)
 
     def _hook(self, _: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        return allreduce_hook(None, bucket).then(lambda done: self._changed(done.value()))
+        # Not `allreduce_hook(...).then(...)`: gloo's thread would run it, and may wait for the interpreter for ever
+        # when the script ends.
+        gradients = bucket.buffer().div_(dist.get_world_size())
+        dist.all_reduce(gradients)
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(self._changed(gradients))
+        return done
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         for parameter in (one for group in optimizer.param_groups for one in group["params"]):
