@@ -7,6 +7,7 @@ ends the script where the step after so many would begin.
 import argparse
 import runpy
 import sys
+import time
 from typing import Any
 
 import torch
@@ -15,6 +16,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 ROUNDING = 2.0**-20
+KEPT: list[DistributedDataParallel] = []
+"""All that the script makes, until the process ends.
+
+Torch 2.13 may hang when one is freed right after a step: it waits for gloo's thread with the interpreter's lock, and
+that thread wants the lock to free what its last all-reduce has kept.
+"""
+PARTING_SECONDS = 0.3
+"""Gloo's thread has freed everything after so long."""
 
 
 class Jitter:
@@ -59,6 +68,7 @@ def set_buckets(megabytes: int, *, jitters: bool) -> None:
 
     def changed(ddp: Any, *arguments: Any, **options: Any) -> None:
         init(ddp, *arguments, **{**options, "bucket_cap_mb": megabytes})
+        KEPT.append(ddp)
         if jitters:
             Jitter().add_to(ddp)
 
@@ -94,7 +104,10 @@ def main() -> None:
     if options.end_after is not None:
         end_after(options.end_after)
     sys.argv = options.command
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    finally:
+        time.sleep(PARTING_SECONDS)
 
 
 if __name__ == "__main__":
