@@ -43,6 +43,10 @@ class SwitchingDoor(Door):
     def __init__(self, listener: StepListener) -> None:
         super().__init__(())
         self.meter = StepMeter()
+        self.is_tuned = False
+        """Whether tuning is over. Then stock DDP trains what the strategy does not fit, and nothing ends the script."""
+        self.refusal: OperationError | None = None
+        """Why stock DDP trains the script's model since tuning is over, although a strategy is wanted."""
         self._listener = listener
         self._switch: Switch | None = None
         self._observation: Observation | None = None
@@ -113,6 +117,9 @@ class SwitchingDoor(Door):
         def wrap(ddp: Any, *arguments: Any, **options: Any) -> None:
             model = bare_of(ddp.module)
             if self._switch is not None:
+                if self.is_tuned and self._model() is not model:
+                    stock(ddp, *arguments, **options)
+                    return
                 self._refuse_second(model)
                 # A script may wrap its model anew for another phase.
                 self._switch.leave()
@@ -139,14 +146,14 @@ class SwitchingDoor(Door):
         def pre_forward(ddp: Any, *inputs: Any, **options: Any) -> Any:
             if not torch.is_grad_enabled() or not ddp.training:
                 self.meter.disturb()
-            if not torch.is_grad_enabled():
+            if not torch.is_grad_enabled() or ddp is not self.switch.ddp:
                 return stock(ddp, *inputs, **options)
             if self.meter.ends_a_step():
                 if self._observation is not None:
                     self._observation.step_ends()
                 self._listener.step_begins(self)
                 if self.switch.bundle is not self._wanted:
-                    self.switch.put(self._wanted)
+                    self._put_anew()
                 self.meter.step_begins()
                 if not ddp.training:
                     self.meter.disturb()
@@ -158,6 +165,18 @@ class SwitchingDoor(Door):
             return result
 
         return _not_compiled(pre_forward)
+
+    def _put_anew(self) -> None:
+        """Have the wanted bundle train the model that the script has wrapped anew, if it fits."""
+        try:
+            self.switch.put(self._wanted)
+        except OperationError as error:
+            if not self.is_tuned:
+                raise
+            self._wanted = None
+            self.refusal = OperationError(
+                f"the script has wrapped its model anew, and the strategy does not fit it as it is now: {error}"
+            )
 
     def _after_forward(self, stock: Method) -> Method:
         def post_forward(ddp: Any, output: Any) -> Any:

@@ -128,16 +128,24 @@ class ScriptRank:
             if len(door.meter.steps) - self._run.num_before < self._run.request["num_steps"]:
                 return
             run, self._run = self._run, None
-            try:
-                self._loop.answer(run.request, self._result(door, run))
-            except OperationError as error:
-                self._loop.fail(run.request, error)
+            self._finish(door, run)
         while self._is_idle:
             request = self._loop.next_request()
             try:
                 self._handle(door, request)
             except AutosyncError as error:
                 self._loop.fail(request, RefusedError(str(error)))
+
+    def _finish(self, door: SwitchingDoor, run: _Run) -> None:
+        """Answer with what a run has shown, or with the reason why stock DDP has trained instead."""
+        refusal, door.refusal = door.refusal, None
+        if refusal is not None:
+            self._loop.fail(run.request, RefusedError(str(refusal)))
+            return
+        try:
+            self._loop.answer(run.request, self._result(door, run))
+        except OperationError as error:
+            self._loop.fail(run.request, error)
 
     @property
     def _is_idle(self) -> bool:
@@ -159,7 +167,7 @@ class ScriptRank:
                 self._change(door, request)
                 self._run = self._begun(door, request)
             case "train":
-                self._is_kept = True
+                self._is_kept = door.is_tuned = True
                 self._change(door, request)
                 self._run = self._begun(door, request)
             case "leave":

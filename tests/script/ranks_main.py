@@ -2,7 +2,8 @@
 
 Each input line is a run: `script`, `arguments`, `bundles` (none: the script runs as `python` runs it, under stock DDP),
 `folder`, `key`, `steps_a_turn` (not 0: stock DDP and the bundles take turns of so many steps) and `num_observed` (not
-0: so many steps are observed, and what was seen goes to `KEY-RANK.json`). The output of a rank goes to `KEY-RANK.log`
+0: so many steps are observed, and what was seen goes to `KEY-RANK.json`) and `num_tuned` (not 0: stock DDP trains so
+many steps, and the bundle then goes on as the winner of a tuning). The output of a rank goes to `KEY-RANK.log`
 in the folder. The answer is a line of exit codes.
 """
 
@@ -49,6 +50,8 @@ def _train(run: dict[str, Any], rank: int, port: int, folder: Path) -> int:
     try:
         if run["num_observed"]:
             return _observe(arguments, run, rank)
+        if run["num_tuned"]:
+            return _train_by_winner(arguments, run)
         if run["steps_a_turn"]:
             return _train_in_turns(arguments, run)
         if run["bundles"]:
@@ -75,6 +78,23 @@ class Turns:
             door.train_by(self._ways[turn % len(self._ways)])
 
 
+class Winner:
+    """Stock DDP trains some steps, and then a bundle, to the end of the script."""
+
+    def __init__(self, bundle: Bundle, num_tuned: int) -> None:
+        self._bundle = bundle
+        self._num_tuned = num_tuned
+        self.told: list[str] = []
+
+    def step_begins(self, door: SwitchingDoor) -> None:
+        if len(door.meter.steps) == self._num_tuned:
+            door.is_tuned = True
+            door.train_by(self._bundle)
+        if door.refusal is not None:
+            self.told.append(str(door.refusal))
+            door.refusal = None
+
+
 class Look:
     """Observes the first steps of a script, and writes down what was seen."""
 
@@ -95,6 +115,14 @@ def _observe(arguments: list[str], run: dict[str, Any], rank: int) -> int:
     look = Look(run["num_observed"], Path(run["folder"]) / f"{run['key']}-{rank}.json")
     with SwitchingDoor(look).open():
         MainProgram(arguments).run()
+    return 0
+
+
+def _train_by_winner(arguments: list[str], run: dict[str, Any]) -> int:
+    winner = Winner(load_bundle(run["bundles"][0]), run["num_tuned"])
+    with SwitchingDoor(winner).open():
+        MainProgram(arguments).run()
+    sys.stdout.write(f"{winner.told}\n")
     return 0
 
 

@@ -34,6 +34,17 @@ def test_strategies_in_turn_train_to_the_weights_of_stock_ddp(
         compare(found, expected, script, tolerance)
 
 
+@pytest.mark.parametrize("way", ["ddp", "bytescheduler"])
+def test_what_a_winner_does_not_fit_goes_on_under_stock_ddp(ranks: Any, compare: Any, way: str) -> None:
+    stock = ranks.run("freezes", None)
+    assert stock.codes == (0, 0), stock.logs
+    found = ranks.run_by_winner("freezes", way, num_tuned=2)
+    assert found.codes == (0, 0), found.logs
+    assert all("wrapped its model anew, and the strategy does not fit it" in log for log in found.logs), found.logs
+    for expected, saved in zip(stock.saved, found.saved, strict=True):
+        compare(saved, expected, "freezes", 1e-9)
+
+
 def test_a_second_model_is_refused(ranks: Any) -> None:
     found = ranks.run_in_turns("gan", ["ddp"], steps_a_turn=1)
     assert found.codes == (1, 1), found.logs
