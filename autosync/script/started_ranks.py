@@ -26,7 +26,7 @@ def refused_ranks() -> Iterator[None]:
     given = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
     # `torch.multiprocessing.spawn` is the function; its module has the same name.
     owners = (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"])
-    stock: Callable[..., Any] = torch.multiprocessing.start_processes
+    stock: Callable[..., Any] = getattr(torch.multiprocessing, NAME)
 
     def start_processes(*arguments: Any, **options: Any) -> Any:
         if not dist.is_initialized():
