@@ -41,7 +41,7 @@ class Refusal:
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         what="reads or changes `p.grad` between backward and step, or clips or scales without declaring it",
-        strategies=ENGINES,
+        strategies=APART,
         words="belongs to the engine until its update",
         reason="no rank holds the whole gradient; declare `clip_norm` and `loss_scaling` in the task",
         behaviours=(
@@ -78,6 +78,20 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
+        what="reads `p.grad` after the step, or where a variable may stay unused",
+        strategies=ALL_FORWARD,
+        words="belongs to the engine until its update",
+        reason="the engine's buffers are in use again",
+        behaviours=("keeps_gradients", "unused_gradients_are_none_or_zero"),
+    ),
+    Refusal(
+        what="changes `p.grad` where the task declares `clip_norm` or `loss_scaling`",
+        strategies=ALL_FORWARD,
+        words="has changed the gradient of",
+        reason="the plan's norm is that of the gradients as they came",
+        behaviours=("clips_values_declared",),
+    ),
+    Refusal(
         what="clips by another norm than the task declares",
         strategies=ENGINES,
         words="by the task's clip_norm",
@@ -100,7 +114,7 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         what="replaces `p.grad` by another tensor",
-        strategies=ENGINES,
+        strategies=APART,
         words="was replaced after backward",
         reason="the engine may already be sending the gradient",
         behaviours=("replaces_gradients",),

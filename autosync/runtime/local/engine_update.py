@@ -90,7 +90,7 @@ class EngineUpdate:
 
     def _cut(self) -> Iterator[_Piece]:
         position = 0
-        for part_index, first, size in _joined(self._plan, self._operation.outputs):
+        for part_index, first, size in joined_regions(self._plan, self._operation.outputs):
             start, stop = max(position, self._window.start), min(position + size, self._window.stop)
             part = self._plan.parts[part_index]
             group = self._source.group_of.get(part.variable.name)
@@ -326,7 +326,7 @@ def _is_bound_to_one(options: Mapping[str, Any]) -> bool:
     return bool(options.get("fused") or options.get("differentiable") or isinstance(options.get("lr"), torch.Tensor))
 
 
-def _joined(plan: Plan, regions: Sequence[int]) -> list[tuple[int, int, int]]:
+def joined_regions(plan: Plan, regions: Sequence[int]) -> list[tuple[int, int, int]]:
     """Return regions as (part, start, size), and join slices of a variable that directly follow one another."""
     joined: list[tuple[int, int, int]] = []
     for index in regions:

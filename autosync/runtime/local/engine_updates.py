@@ -30,7 +30,7 @@ def engine_updates(plan: Plan) -> EngineUpdates:
         ours = set(touched)
     else:
         ours = {index for index in touched if not is_by_every_worker(plan, plan.operations[index])}
-        norms = {norm_awaited(plan, index) for index in touched} if _has_norms(plan) else {None}
+        norms = {norm_awaited(plan, index) for index in touched} if has_norms(plan) else {None}
         if norms != {None} and (ours or len(norms) > 1):
             # Clipping and unscaling need the norm of all gradients. The user's optimizer cannot compute it if only the
             # engine has some of the gradients, or if some are shared and others are each worker's own.
@@ -54,13 +54,14 @@ def follows_users_updates(plan: Plan) -> bool:
     return any(edge.event == "operation" and edge.target in users for one in plan.operations for edge in one.after)
 
 
-def _has_norms(plan: Plan) -> bool:
+def has_norms(plan: Plan) -> bool:
+    """Whether updates wait for the norm of all gradients, for clipping or loss scaling."""
     return any(region.kind == "norm" for region in plan.regions)
 
 
 def norm_operations(plan: Plan) -> frozenset[int]:
     """Return the operations (by position) that complete a norm for updates; none without clipping and scaling."""
-    if not _has_norms(plan):
+    if not has_norms(plan):
         return frozenset()
     return frozenset(
         edge.target

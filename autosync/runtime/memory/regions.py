@@ -86,7 +86,7 @@ class Memory:
                 turns[iteration % len(turns)].take(given)
                 continue
             seen = seen.contiguous()
-            flat = _cut(seen, self._plan.parts[index]).detach().view(-1)
+            flat = cut(seen, self._plan.parts[index]).detach().view(-1)
             self._gradients[index, self._turn("grad", index, iteration)] = flat
             self._firsts.mark(index, flat)
         return seen
@@ -111,7 +111,7 @@ class Memory:
         )
         for index in self._parts_of[name]:
             if self._homes[index] == "own":
-                flat = _cut(nothing, self._plan.parts[index]).view(-1)
+                flat = cut(nothing, self._plan.parts[index]).view(-1)
                 self._gradients[index, self._turn("grad", index, iteration)] = flat
             else:
                 self._staging("grad", index, iteration).fill_(NOTHING)
@@ -147,7 +147,7 @@ class Memory:
             for index in self._parts_of[name]:
                 turns = self._places(index)
                 if turns:
-                    places.append(_cut(given, self._plan.parts[index]))
+                    places.append(cut(given, self._plan.parts[index]))
                     finished.append(turns[0].shaped)
         if places:
             # One call instead of one for each part.
@@ -168,7 +168,7 @@ class Memory:
             return self._gradients[first.part, self._turn("grad", first.part, iteration)][first.start : last.stop]
         if first.kind == "param" and self._is_in_place(first.part):
             part = self._plan.parts[first.part]
-            return _cut(self._parameters[part.variable.name].data, part).view(-1)[first.start : last.stop]
+            return cut(self._parameters[part.variable.name].data, part).view(-1)[first.start : last.stop]
         turn = self._turn(first.kind, first.part, iteration)
         buffer = self._buffer(first.kind, self._message_of[first.part], first.dtype, turn)
         if self._layout.has(regions[0]):
@@ -246,7 +246,7 @@ class Memory:
         Autograd does not notice writes to it: for a script, a parameter changes when the script calls `step()`.
         """
         part = self._plan.parts[index]
-        return _cut(self._parameters[part.variable.name].data, part)
+        return cut(self._parameters[part.variable.name].data, part)
 
     # Contents of a size that is known at run time only.
 
@@ -313,5 +313,6 @@ class Memory:
         return buffer
 
 
-def _cut(tensor: torch.Tensor, part: Part) -> torch.Tensor:
+def cut(tensor: torch.Tensor, part: Part) -> torch.Tensor:
+    """Return the part of a variable's tensor, without copying."""
     return tensor if part.name.whole else tensor.narrow(part.axis, part.begin, part.end - part.begin)

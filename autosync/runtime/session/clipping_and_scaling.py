@@ -82,6 +82,11 @@ class Declared:
 
     # Called for the script's functions.
 
+    @property
+    def factor(self) -> float:
+        """By what the script has multiplied all gradients so far, in unscaling and clipping."""
+        return self._inverse * (1.0 if self._coefficient is None else self._coefficient)
+
     def norm(self) -> float:
         """Return the norm of all gradients, after the unscaling and clipping that the script has done so far."""
         if self._coefficient is not None:

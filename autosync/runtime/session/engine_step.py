@@ -21,6 +21,7 @@ from autosync.runtime.session.optimizer_steps import Turns
 from autosync.runtime.session.pending_parameters import Awaited
 from autosync.runtime.session.sealed_gradients import Seals
 from autosync.runtime.session.variable_roles import VariableRoles
+from autosync.runtime.session.whole_gradients import WholeGradients
 from autosync.strategy.bundle import Bundle
 
 
@@ -65,7 +66,8 @@ class EngineStep:
             sum_of_squares=self._sum_of_squares,
             skip=self._leave_out,
         )
-        self.seals = Seals(variables.engine, optimizer, self.declared)
+        self._whole = WholeGradients(plan, execution, engine)
+        self.seals = Seals(variables.engine, optimizer, self.declared, self._whole)
         self.turns = Turns(optimizer, variables.engine)
         self.guard = Owned(
             optimizer, variables.engine, execution=execution, apart=self.kept_apart, drain=self.drain, servers=servers
@@ -121,6 +123,7 @@ class EngineStep:
         """Note that backward has returned; its gradients are synchronised or on their way."""
         self.seals.seal()
         self.declared.begin()
+        self._whole.begin()
         self.is_synchronised = True
 
     # The step.
@@ -128,6 +131,7 @@ class EngineStep:
     def call(self, *, is_skipped: bool = False) -> None:
         """Start the engine's step when all optimizers have stepped; it updates unless `is_skipped`."""
         self.guard.step_begins()
+        self._whole.end()
         if self.pending is not None:
             self._shared = self.pending.shared()
         scale = self.declared.end(is_skipped=is_skipped)

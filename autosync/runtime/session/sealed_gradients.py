@@ -1,9 +1,10 @@
 """Sealed gradients: users find them in place of gradients that belong to the engine.
 
-A sealed gradient has a shape and a type, and refuses nearly everything else. `zero_grad` may drop it: then the
+A sealed gradient has a shape and a type. Between backward and step, whatever reads or changes it gets a copy of the
+gradient, if this rank has the whole of it (`whole_gradients`); else it is refused. `zero_grad` may drop it: then the
 parameter has no gradient. It may set it to zero as well: then sealed zeros stand in its place, because they are zeros
 in the next step if no rank uses their variable. And torch's own functions may do to it what the task declares for all
-gradients, clipping and loss scaling: see `clipping_and_scaling`.
+gradients, clipping and loss scaling, without a wait for every gradient: see `clipping_and_scaling`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 
 from autosync.errors import OperationError
 from autosync.runtime.session.clipping_and_scaling import Declared
+from autosync.runtime.session.whole_gradients import WholeGradients
 
 _DROPPED_BY = frozenset({"zero_", "_foreach_zero_"})
 _CHANGES_NOTHING = frozenset({"detach_", "requires_grad_"})
@@ -65,10 +67,13 @@ class SealedGradient(torch.Tensor):
             )
         if given and _is_declared(name, given[0].seals.declared):
             return _as_declared(function, name, given, arguments, options)
+        whole = {id(one): one.seals.whole.read(one.variable) for one in _sealed(arguments, options)}
+        if name != "__set__" and all(one is not None for one in whole.values()):
+            return function(*_replaced(arguments, whole), **_replaced(options or {}, whole))
         raise OperationError(
             f"the gradient of {given[0].variable if given else 'a variable'} belongs to the engine until its update, "
-            "and no rank may hold the whole of it (clipping and loss scaling must be declared in the task that is "
-            "tuned)"
+            "and this rank does not have the whole of it now (clipping and loss scaling must be declared in the task "
+            "that is tuned)"
         )
 
     @property
@@ -120,6 +125,11 @@ class SealedNorm(torch.Tensor):
             return cls.of([gradient for one in given for gradient in one.gradients], 2.0)
         if name == _NORM and _order(arguments, options) == 2.0:
             return first.seals.norm(given[0].gradients)
+        if all(len(one.gradients) == 1 for one in given):
+            whole = {id(one): one.gradients[0].seals.whole.read(one.gradients[0].variable) for one in given}
+            norms = {key: None if one is None else torch.linalg.vector_norm(one) for key, one in whole.items()}
+            if all(one is not None for one in norms.values()):
+                return function(*_replaced(arguments, norms), **_replaced(options or {}, norms))
         raise OperationError(
             f"the norm of the gradient of {first.variable} by itself: it is the engine's until its update, and no "
             "rank may hold the whole of it (clip_grad_norm_ gives the norm of all gradients together)"
@@ -138,9 +148,14 @@ class Seals:
     """
 
     def __init__(
-        self, parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer, declared: Declared
+        self,
+        parameters: Mapping[str, torch.nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        declared: Declared,
+        whole: WholeGradients,
     ) -> None:
         self.declared = declared
+        self.whole = whole
         self._parameters = parameters
         self._all = {name: self._sealed(name, parameter) for name, parameter in parameters.items()}
         self.zeros = {name: self._sealed(name, parameter, is_zero=True) for name, parameter in parameters.items()}
@@ -187,7 +202,7 @@ class Seals:
         """
         for name in self._parameters if names is None else names:
             parameter = self._parameters[name]
-            if parameter.grad is not self._all[name]:
+            if parameter.grad is not self._all[name] and not self._take_replaced(name, parameter.grad):
                 kept = "set to zero" if parameter.grad is self.zeros[name] else "replaced"
                 done = "thrown away" if parameter.grad is None else kept
                 raise OperationError(
@@ -195,6 +210,16 @@ class Seals:
                     "(zero_grad comes before backward; gradients are changed by operations that the task declares)"
                 )
             parameter.grad = None
+
+    def _take_replaced(self, name: str, gradient: torch.Tensor | None) -> bool:
+        """Have the engine update with a gradient that the script has put in the place of its own, if it can."""
+        if gradient is None or isinstance(gradient, SealedGradient) or gradient.is_sparse:
+            return False
+        whole = self.whole.read(name)
+        if whole is None:
+            return False
+        whole.copy_(gradient)
+        return True
 
     def put_back(self, names: Collection[str] | None = None) -> None:
         """Put the seals back after the step of all optimizers, or of the optimizer that holds `names`."""
@@ -313,7 +338,9 @@ def _as_declared(function: Any, name: str, given: Sequence[SealedGradient], argu
     if name == _UNSCALES:
         return _unscale(function, *arguments)
     if name in _MULTIPLIES:
-        given[0].seals.declared.clip(float(arguments[1]))
+        seals = given[0].seals
+        seals.declared.clip(float(arguments[1]))
+        seals.whole.scale(seals.declared.factor)
         return arguments[0]
     norms = [SealedNorm.of((one,), _order(arguments, options)) for one in given]
     return norms[0] if name == _NORM else norms
@@ -326,9 +353,24 @@ def _unscale(function: Any, gradients: Sequence[torch.Tensor], found_inf: torch.
         if not declared.scales:
             raise OperationError(f"the gradient of {seals[0].variable}: one of the tasks does not declare loss_scaling")
         declared.unscale(found_inf, inverse)
+    for one in seals:
+        one.seals.whole.scale(one.seals.declared.factor)
     rest = [one for one in gradients if not isinstance(one, SealedGradient)]
     if rest:
         function(rest, found_inf, inverse)
+
+
+def _sealed(arguments: Any, options: Any) -> list[SealedGradient]:
+    return [one for one in _flat((*arguments, *(options or {}).values())) if isinstance(one, SealedGradient)]
+
+
+def _replaced(values: Any, by: Mapping[int, torch.Tensor | None]) -> Any:
+    """Return arguments with other tensors in place of some."""
+    if isinstance(values, dict):
+        return {key: _replaced(value, by) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return type(values)(_replaced(value, by) for value in values)
+    return by.get(id(values), values)
 
 
 def _order(arguments: Any, options: Any) -> float:

@@ -1,0 +1,161 @@
+"""Gradients that the engine will update with, for scripts that read or change them between backward and step.
+
+Where every worker makes the whole update of a variable, each has the whole averaged gradient as soon as the messages
+have arrived. A script that reads it waits for them, and gets a copy in the form of its parameter. What it changes in
+the copy is given back to the engine before the step, as a change of `p.grad` counts under stock DDP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from autosync.errors import OperationError
+from autosync.plan.types import Local, Plan
+from autosync.runtime.engine.engine import Engine
+from autosync.runtime.engine.execution import Execution
+from autosync.runtime.local.engine_update import joined_regions
+from autosync.runtime.local.engine_updates import engine_updates, has_norms, is_by_every_worker
+from autosync.runtime.memory.regions import cut
+from autosync.runtime.memory.unused_variables import is_absent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    """Elements of a variable: from `start` on in a part, from `at` on in the buffer of an update."""
+
+    update: int
+    part: int
+    start: int
+    at: int
+    num_elements: int
+
+
+class WholeGradients:
+    """The whole gradients of a step, from the end of its backward pass to the call of its step."""
+
+    def __init__(self, plan: Plan, execution: Execution, engine: Engine) -> None:
+        self._plan = plan
+        self._memory = execution.memory
+        self._engine = engine
+        self._is_open = False
+        # Norms for clipping are those of the gradients as they came.
+        self._may_change = not has_norms(plan)
+        self._pieces: dict[str, list[_Piece]] = {}
+        if execution.travelling is None:
+            self._pieces = {name: pieces for name, pieces in _pieces_of(plan).items() if _are_everywhere(plan, pieces)}
+        self._copies: dict[str, torch.Tensor] = {}
+        self._factor = 1.0
+
+    def begin(self) -> None:
+        """The gradients of a step are on their way, or there."""
+        self._is_open = True
+        self._factor = 1.0
+        self._copies.clear()
+
+    def read(self, name: str) -> torch.Tensor | None:
+        """Wait for a variable's gradient and return a copy, the same one each time; None if this rank has none."""
+        if not self._is_open or name not in self._pieces:
+            return None
+        if name not in self._copies:
+            self._engine.wait_operations(self._awaited(name))
+            if self._is_unused(name):
+                return None
+            self._copies[name] = self._copied(name)
+        return self._copies[name]
+
+    def scale(self, factor: float) -> None:
+        """Have the copies follow what the script's scaling and clipping makes of gradients: `factor` in all so far."""
+        if self._copies and factor != self._factor:
+            torch._foreach_mul_(list(self._copies.values()), factor / self._factor)
+        self._factor = factor
+
+    def end(self) -> None:
+        """Give changed gradients back to the engine, whose updates begin."""
+        self._is_open = False
+        for name, copy in self._copies.items():
+            if not _are_same(copy, self._copied(name)):
+                if not self._may_change:
+                    raise OperationError(
+                        f"the script has changed the gradient of {name} after backward, and the engine clips or unscales "
+                        "by the norm of the gradients as they came (tune the task without clip_norm and loss_scaling)"
+                    )
+                self._give_back(name, copy)
+        self._copies.clear()
+
+    def _awaited(self, name: str) -> Collection[int]:
+        """Return the operations after which the gradient is whole."""
+        return {
+            edge.target
+            for piece in self._pieces[name]
+            for edge in self._plan.operations[piece.update].after
+            if edge.event == "operation"
+        }
+
+    def _buffers(self, name: str) -> Iterator[tuple[_Piece, torch.Tensor]]:
+        for piece in self._pieces[name]:
+            operation = self._plan.operations[piece.update]
+            assert isinstance(operation, Local), "updates are local"
+            buffer = self._memory.view(operation.inputs, self._engine.iteration)
+            yield piece, buffer[piece.at : piece.at + piece.num_elements]
+
+    def _is_unused(self, name: str) -> bool:
+        return all(is_absent(values) for _, values in self._buffers(name))
+
+    @torch.no_grad()
+    def _copied(self, name: str) -> torch.Tensor:
+        made = torch.empty_like(self._memory.parameter(name), requires_grad=False)
+        for index, pieces in self._by_part(name).items():
+            place = cut(made, self._plan.parts[index])
+            flat = torch.empty(place.numel(), dtype=made.dtype, device=made.device)
+            for piece, values in pieces:
+                flat[piece.start : piece.start + piece.num_elements] = values
+            place.copy_(flat.view(place.shape))
+        return made.mul_(self._factor) if self._factor != 1.0 else made
+
+    @torch.no_grad()
+    def _give_back(self, name: str, changed: torch.Tensor) -> None:
+        for index, pieces in self._by_part(name).items():
+            flat = cut(changed, self._plan.parts[index]).reshape(-1)
+            for piece, values in pieces:
+                # Minus zero would say that no rank has used the variable.
+                values.copy_(flat[piece.start : piece.start + piece.num_elements]).add_(0.0)
+
+    def _by_part(self, name: str) -> dict[int, list[tuple[_Piece, torch.Tensor]]]:
+        found: dict[int, list[tuple[_Piece, torch.Tensor]]] = {}
+        for piece, values in self._buffers(name):
+            found.setdefault(piece.part, []).append((piece, values))
+        return found
+
+
+def _pieces_of(plan: Plan) -> dict[str, list[_Piece]]:
+    """Return where updates of the engine have the gradients of each variable."""
+    found: dict[str, list[_Piece]] = {}
+    for index in sorted(engine_updates(plan).operations):
+        operation = plan.operations[index]
+        assert isinstance(operation, Local), "updates are local"
+        at = 0
+        for part, start, size in joined_regions(plan, operation.outputs):
+            piece = _Piece(update=index, part=part, start=start, at=at, num_elements=size)
+            found.setdefault(plan.parts[part].variable.name, []).append(piece)
+            at += size
+    return found
+
+
+def _are_everywhere(plan: Plan, pieces: list[_Piece]) -> bool:
+    """Whether every worker updates all of a variable, with this step's gradient."""
+    for piece in pieces:
+        operation = plan.operations[piece.update]
+        if not is_by_every_worker(plan, operation) or any(edge.lag for edge in operation.after):
+            return False
+        assert isinstance(operation, Local), "updates are local"
+        if any(plan.regions[region].kind == "rows" for region in operation.inputs):
+            return False
+    return True
+
+
+def _are_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same bits; numbers that are no numbers count too."""
+    return torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
