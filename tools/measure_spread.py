@@ -17,19 +17,12 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from autosync.datasets.dataset import SHIPPED
-from autosync.search.candidates import strategy_of
-from autosync.search.proposers.breeding import Judge, Judged
-from autosync.search.proposers.history import TriedStrategy, fastest
-from autosync.search.proposers.learned import NUM_COMPARED
-from autosync.search.proposers.likeness import Likeness
 from autosync.search.trust.error_belief import ErrorBelief, fitted
 from autosync.search.trust.measured_spread import (
     ErrorsOfTarget,
@@ -40,64 +33,24 @@ from autosync.search.trust.measured_spread import (
     shipped_spread_file,
     write_spread,
 )
-from autosync.simulators.features.reader import Read, StrategyReader
-from autosync.simulators.interface import Prediction
-from autosync.simulators.learned.boosted import UNTAUGHT, Boosted
-from autosync.simulators.learned.losses import Targets
-from autosync.simulators.learned.priors import Lot, lots_of
-from autosync.simulators.learned.ranker import Lesson, RankerStudent
+from autosync.simulators.learned.boosted import Boosted
+from autosync.simulators.learned.priors import lots_of
 from autosync.simulators.learned.rehearsal import rehearsed
-from autosync.simulators.learned.trials import TrialReader, taken, targets_of
-from autosync.strategy.representation import Strategy
 
 sys.path.append(str(Path(__file__).parents[1]))
 from benchmarks.shared import parser_of, tell
+from benchmarks.trust.replay import Course, SimulatorName, courses_of, prior_without, rounds_of
 
 FEWEST_STRATEGIES = 12
 """The fewest strategies of a model on a cluster among which a choice by prediction says something."""
 
-NUM_FIRST = 4
-ROUND_SIZE = 6
-NUM_ROUNDS = 5
+NUM_ROUNDS = 6
 NEAR = 0.05
 """The errors after trials count of strategies that were predicted to be at most this share slower than the fastest so
 far. Whether trials are worth it depends on these, and errors of slower strategies are larger.
 """
 
 CONFIDENCES = (0.5, 0.8, 0.95)
-
-Positions = npt.NDArray[np.intp]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Course:
-    """The records of one model on one cluster, as simulators read them."""
-
-    lot: Lot
-    reader: StrategyReader
-    rows: Read
-    targets: Targets
-    strategies: tuple[Strategy, ...]
-
-
-class Foretold:
-    """A simulator that has predicted everything already."""
-
-    def __init__(self, name: str, course: Course, log_seconds: npt.NDArray[np.float64], spreads: Any) -> None:
-        self.name = name
-        self._found = {
-            id(strategy): Prediction(seconds=seconds, spread=spread)
-            for strategy, seconds, spread in zip(
-                course.strategies, np.exp(log_seconds).tolist(), spreads.tolist(), strict=True
-            )
-        }
-
-    def predict(self, strategies: Sequence[Strategy]) -> list[Prediction]:
-        """Return the predictions for strategies of the course."""
-        return [self._found[id(strategy)] for strategy in strategies]
-
-    def learn(self, records: Any) -> None:
-        """Do nothing: it has learned already."""
 
 
 def main() -> int:
@@ -116,94 +69,34 @@ def main() -> int:
     return 0
 
 
-def courses_of(lots: Sequence[Lot]) -> list[Course]:
-    """Read all lots, which takes most of the time."""
-    found = []
-    for lot in lots:
-        tell(f"reading {lot.model.name} on {lot.cluster.name}: {len(lot.records)} strategies")
-        reader = StrategyReader(lot.model, lot.cluster)
-        rows = TrialReader(reader.read).rows_of(lot.records)
-        measurements = [record.measurement for record in lot.records if record.measurement is not None]
-        found.append(
-            Course(
-                lot=lot,
-                reader=reader,
-                rows=rows,
-                targets=targets_of(measurements, rows.complexity),
-                strategies=tuple([strategy_of(record) for record in lot.records]),
-            )
-        )
-    return found
-
-
 def errors_of(courses: Sequence[Course]) -> Iterator[ErrorsOfTarget]:
     """Yield the errors of both simulators on each course that is long enough."""
     for model in sorted({course.lot.model_name for course in courses}):
         tell(f"judging without {model}")
-        prior = _prior([course for course in courses if course.lot.model_name != model])
+        prior = prior_without(courses, model)
         for course in courses:
             if course.lot.model_name == model and len(course.strategies) >= FEWEST_STRATEGIES:
-                yield from _replayed("learned", course, prior)
-                yield from _replayed("timeline", course, None)
+                yield from _errors("learned", course, prior)
+                yield from _errors("timeline", course, prior)
 
 
-def _prior(courses: Sequence[Course]) -> Boosted:
-    lesson = Lesson()
-    for course in courses:
-        lesson.add(course.reader, course.rows, course.targets, model=course.lot.model_name)
-    return lesson.prior() if courses else UNTAUGHT
-
-
-def _replayed(name: str, course: Course, prior: Boosted | None) -> Iterator[ErrorsOfTarget]:
-    told: list[int] = []
+def _errors(simulator: SimulatorName, course: Course, prior: Boosted) -> Iterator[ErrorsOfTarget]:
     errors: dict[Situation, list[float]] = {"first": [], "later": []}
-    for _ in range(NUM_ROUNDS + 1):
-        judged = _judged(_simulator(name, course, prior, told), course, told)
-        left = [place for place in range(len(judged)) if place not in told]
-        situation: Situation = "later" if told else "first"
-        ranks = [one.hope if told else one.log_seconds for one in judged]
-        picked = sorted(left, key=ranks.__getitem__)[: ROUND_SIZE if told else NUM_FIRST]
-        log_best = min((course.targets.log_seconds[place] for place in told), default=math.inf)
-        for place in picked:
-            if judged[place].log_seconds > log_best + NEAR:
-                continue
-            error = (course.targets.log_seconds[place] - judged[place].log_seconds) / judged[place].spread
-            errors[situation].append(round(float(error), 4))
-        told += picked
+    best = math.inf
+    for trials in rounds_of(simulator, course, prior, NUM_ROUNDS):
+        near = [one for one in trials if one.expected.log_seconds <= math.log(best) + NEAR]
+        for one in near:
+            errors[one.expected.situation].append(round(one.error, 4))
+        best = min([best, *(one.seconds for one in trials)])
     for situation, found in errors.items():
         if found:
             yield ErrorsOfTarget(
-                simulator=name,
+                simulator=simulator,
                 situation=situation,
                 model=course.lot.model_name,
                 cluster=course.lot.cluster.name,
                 errors=tuple(found),
             )
-
-
-def _simulator(name: str, course: Course, prior: Boosted | None, told: Sequence[int]) -> Foretold:
-    if prior is None:
-        return Foretold(name, course, np.log(course.rows.timeline_seconds), np.zeros(len(course.strategies)))
-    chosen = np.array(told, dtype=np.intp)
-    student = RankerStudent(course.reader, prior=prior)
-    taught = student.taught(taken(course.rows, chosen), course.targets.rows(chosen))
-    return Foretold(name, course, *taught.predict(course.rows))
-
-
-def _judged(simulator: Foretold, course: Course, told: Sequence[int]) -> list[Judged]:
-    """Return all strategies as `tune` judges them after the trials of some."""
-    tried = [
-        TriedStrategy(
-            strategy=course.strategies[place],
-            strategy_id=str(place),
-            seconds=float(np.exp(course.targets.log_seconds[place])),
-            memory_bytes=None,
-        )
-        for place in told
-    ]
-    likeness = Likeness(course.lot.model, course.lot.cluster)
-    judge = Judge(simulator, likeness, fastest(tried)[:NUM_COMPARED])
-    return judge.judge([("replayed", strategy) for strategy in course.strategies])
 
 
 def coverage(targets: Sequence[ErrorsOfTarget], key: str) -> dict[str, Any]:

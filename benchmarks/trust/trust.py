@@ -1,187 +1,161 @@
 """Replays searches over recorded strategies: when does tuning stop by itself, and how good is what it has then?
 
-    python benchmarks/trust/trust.py --store datasets/records > trust.json
+    python benchmarks/trust/trust.py > trust.json
 
-Each model on each cluster with enough records is searched as `autosync tune` does without `--trials`, for trainings of
-several durations, and for comparison with a number of trials. Nothing runs: each strategy takes the time of its record.
-The simulator begins with a prior from the records of all other models. Reported are the trials that were made, how much
-slower the winner's record is than the fastest record, and the time that trials and proofs would take on the cluster
-(from the step times alone, without the time that the tuner itself takes). The gains that rounds of trials were expected
-to bring are held against those that they brought.
+Each model on each cluster with enough records is searched as `replay.py` tells, with the rule by which `autosync tune`
+stops without `--trials`, for trainings of several durations. The belief about errors that the search begins with is
+fitted to the errors of all other models. Reported are the trials that were made, stock DDP's among them, how much
+slower the fastest of them is than the fastest strategy of all rounds, the time that trials and proofs would take on the
+cluster (from step times alone, without the time of the tuner itself), and the gain that rounds were expected to bring
+beside the one that they brought.
 
-The document is on stdout, a table of it on stderr. Ends with 1 if the winners of the usual training are more than 1 %
-slower than those of a number of trials, in the geometric mean, or take more than half of their time.
+The document is on stdout, a table of it on stderr. Ends with 1 if a search for the usual training ends more than 1 %
+above the fastest in the mean, or more than 4 % at worst.
 """
 
 from __future__ import annotations
 
-import math
-import os
 import sys
-import tempfile
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
 
-from autosync.datasets.dataset import SHIPPED, Dataset
-from autosync.search.measurement_effort import NORMAL_EFFORT
-from autosync.search.pool import Pool, read_pool
-from autosync.search.progress import PROOF_WARMUP_STEPS
-from autosync.search.trust.next_trials import TRAINING_SECONDS, trial_seconds
-from autosync.search.tune import tune
-from autosync.search.tuned import Tuned
-from autosync.simulators.learned.priors import Lot, lots_of, trained_on
-from autosync.simulators.learned.ranker import save_ranker
-from autosync.simulators.learned.simulators import ranker_of
-from autosync.units import format_time
-
 sys.path.append(str(Path(__file__).parents[2]))
+from autosync.datasets.dataset import SHIPPED
+from autosync.search.measurement_effort import NORMAL_EFFORT
+from autosync.search.progress import PROOF_WARMUP_STEPS
+from autosync.search.stopping import LEAST_GAIN
+from autosync.search.trust.error_belief import ErrorBelief, fitted
+from autosync.search.trust.measured_spread import by_key, key_of, shipped_spread
+from autosync.search.trust.next_trials import TRAINING_SECONDS, TrialWorth, trial_seconds
+from autosync.simulators.learned.priors import lots_of
+from autosync.units import format_time
 from benchmarks.shared import parser_of, report, run, tell
+from benchmarks.trust.replay import Replayed, courses_of, prior_without, rounds_of
 
-MOST_OVER_TRIALS = 1.01
-MOST_OF_THE_TIME = 0.5
-NUM_FIRST = 1 + NORMAL_EFFORT.num_predicted
-"""The trials of an early proof: stock DDP and the strategies that are predicted to be fastest."""
+NUM_ROUNDS = 6
+NUM_EARLY, NUM_LATE = 7, 5
+"""The contestants of the first proof and of a second one."""
+MOST_ABOVE, WORST_ABOVE = 0.01, 0.04
 
 
 def main() -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--store", type=Path, default=SHIPPED, help="a store, or a folder of packed records")
-    parser.add_argument("--least-records", type=int, default=100, help="combinations with fewer are left out")
-    parser.add_argument("--trials", type=int, default=50, help="of the searches with a number of trials")
-    parser.add_argument("--training-hours", type=float, nargs="*", default=[1.0, TRAINING_SECONDS / 3600, 100.0])
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--least-strategies", type=int, default=24, help="combinations with fewer are left out")
+    parser.add_argument("--training-hours", type=float, nargs="*", default=[1.0, TRAINING_SECONDS / 3600, 100.0, 1e9])
     options = parser.parse_args()
-    store = options.store.resolve()
-    ways: dict[str, dict[str, Any]] = {f"{options.trials} trials": {"num_trials": options.trials}}
-    ways |= {f"{hours:g} h": {"training_seconds": 3600 * hours} for hours in options.training_hours}
-    lots = lots_of(store)
-    targets = {}
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        for model, cluster in combinations(store, options.least_records):
-            prior = prior_without(lots, model, Path(folder))
-            pool = read_pool(str(store), model=model, cluster=cluster)
-            targets[f"{model}/{cluster}"] = {
-                name: [searched(store, pool, prior, seed, way) for seed in range(options.seeds)]
-                for name, way in ways.items()
+    courses = courses_of(lots_of(options.store))
+    targets: dict[str, dict[str, Any]] = {}
+    for model in sorted({one.lot.model_name for one in courses}):
+        chosen = [one for one in courses if one.lot.model_name == model]
+        chosen = [one for one in chosen if len(one.strategies) >= options.least_strategies]
+        belief = fitted(by_key(shipped_spread().targets, without=model)[key_of("learned", "later")])
+        prior = prior_without(courses, model) if chosen else None
+        for course in chosen:
+            assert prior is not None, "made for them"
+            rounds = list(rounds_of("learned", course, prior, NUM_ROUNDS))
+            targets[f"{course.lot.model.name}/{course.lot.cluster.name}"] = {
+                f"{hours:g} h": Search(training_seconds=3600 * hours, belief=belief).run(rounds)
+                for hours in options.training_hours
             }
-            tell(line(f"{model}/{cluster}", targets[f"{model}/{cluster}"]))
-    overall = overall_of(targets.values(), list(ways))
+    names = [f"{hours:g} h" for hours in options.training_hours]
+    overall = {name: overall_of([target[name] for target in targets.values()]) for name in names}
     tell(table(targets, overall))
-    usual, most = overall[f"{TRAINING_SECONDS / 3600:g} h"], overall[f"{options.trials} trials"]
-    holds = usual["over_best_known"] <= MOST_OVER_TRIALS * most["over_best_known"]
-    holds &= usual["seconds"] <= MOST_OF_THE_TIME * most["seconds"]
-    settings = {"seeds": options.seeds, "trials": options.trials, "least_records": options.least_records}
-    return report({"settings": settings, "targets": targets, "overall": overall}, holds=holds)
+    usual = overall.get(f"{TRAINING_SECONDS / 3600:g} h", {"above": 0.0, "worst_above": 0.0})
+    holds = usual["above"] <= MOST_ABOVE and usual["worst_above"] <= WORST_ABOVE
+    return report({"targets": targets, "overall": overall}, holds=holds)
 
 
-def combinations(store: Path, least: int) -> Iterator[tuple[str, str]]:
-    """Yield models and clusters with enough records."""
-    counts = Counter((one.model_name, one.cluster_name) for one in Dataset(store).records(tell))
-    yield from sorted(pair for pair, count in counts.items() if count >= least)
+@dataclass(slots=True, kw_only=True)
+class Search:
+    """A search over the rounds of one target."""
+
+    training_seconds: float
+    belief: ErrorBelief
+    errors: list[float] = field(default_factory=list)
+    forecasts: list[dict[str, float]] = field(default_factory=list)
+
+    def run(self, rounds: Sequence[Sequence[Replayed]]) -> dict[str, Any]:
+        """Make the first round's trials at once, and the others while they are worth their time."""
+        early = min(one.seconds for one in rounds[0])
+        best, num_trials, seconds = early, 1 + len(rounds[0]), proof_seconds(early, NUM_EARLY)
+        for trials in rounds[1:]:
+            made = self._round(trials, best, early)
+            num_trials += len(made)
+            seconds += sum(trial_seconds(NORMAL_EFFORT, one.seconds) for one in made)
+            best = min([best, *(one.seconds for one in made)])
+            if not made:
+                break
+        if is_due(best, early):
+            seconds += proof_seconds(best, NUM_LATE)
+        fastest = min(one.seconds for trials in rounds for one in trials)
+        found = {"above": best / fastest - 1, "early_above": early / fastest - 1}
+        return {"num_trials": num_trials, **found, "seconds": seconds, "rounds": self.forecasts}
+
+    def _round(self, trials: Sequence[Replayed], best: float, early: float) -> list[Replayed]:
+        """Return the trials of a round that are made."""
+        worth = TrialWorth(effort=NORMAL_EFFORT, training_seconds=self.training_seconds, least_seconds=0.0)
+        made: list[Replayed] = []
+        fastest = best
+        for number in range(len(trials)):
+            expected = [one.expected for one in trials[number:]]
+            proof = 0.0 if is_due(fastest, early) else proof_seconds(fastest, NUM_LATE)
+            found = worth.of(fastest, expected, self.belief.after(self.errors), proof_seconds=proof)
+            if number == 0:
+                self.forecasts.append({"expected_gain": found.gain})
+            if not found.are_worth_it:
+                break
+            made.append(trials[number])
+            self.errors.append(trials[number].error)
+            fastest = min(fastest, trials[number].seconds)
+        if made:
+            self.forecasts[-1]["gain"] = 1 - fastest / best
+        return made
 
 
-def prior_without(lots: Sequence[Lot], model: str, folder: Path) -> Path:
-    """Return the folder of a prior that has seen no record of a model."""
-    name = model.partition("@")[0]
-    path = folder / f"prior-without-{name}"
-    if not path.exists():
-        others = [lot for lot in lots if lot.model_name != name]
-        save_ranker(path, ranker_of(others)[0], trained_on=trained_on(others), accuracy={})
-    return path
+def is_due(best: float, early: float) -> bool:
+    """Return whether another proof is due."""
+    return best < (1 - LEAST_GAIN) * early
 
 
-def searched(store: Path, pool: Pool, prior: Path, seed: int, way: Mapping[str, Any]) -> dict[str, Any]:
-    """Search and return the figures."""
-    model, cluster = pool.model.name, pool.cluster.name
-    study = "-".join([model, cluster, *(f"{key}-{value:g}" for key, value in way.items()), str(seed)])
-    tuned = tune(
-        model=model,
-        cluster=cluster,
-        replay=str(store),
-        prior=str(prior),
-        simulator="learned",
-        seed=seed,
-        study=study,
-        **way,
+def proof_seconds(step_seconds: float, num_contestants: int) -> float:
+    """Return about how long a proof of contestants with such steps takes."""
+    design, round_seconds = NORMAL_EFFORT.proof, step_seconds * num_contestants
+    return round_seconds * PROOF_WARMUP_STEPS + min(
+        design.budget_seconds, round_seconds * (design.num_steps + design.num_rounds)
     )
-    known = {key: one.measurement.median_seconds for key, one in pool.records.items() if one.measurement is not None}
+
+
+def overall_of(runs: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Return the figures over all targets."""
+    rounds = [one for found in runs for one in found["rounds"] if "gain" in one]
     return {
-        "num_trials": len(tuned.records),
-        "over_best_known": known[tuned.verdict.winner.candidate.strategy_id] / min(known.values()),
-        "seconds": cluster_seconds(tuned),
-        "search_seconds": tuned.summary["search_seconds"],
-        "proved_at_once": tuned.summary["proved_at_once"],
-        "ended": tuned.summary["ended"],
-        "rounds": list(rounds_of(tuned)),
+        "num_trials": fmean(one["num_trials"] for one in runs),
+        "above": fmean(one["above"] for one in runs),
+        "worst_above": max(one["above"] for one in runs),
+        "early_above": fmean(one["early_above"] for one in runs),
+        "seconds": geometric_mean(one["seconds"] for one in runs),
+        "expected_gain": fmean(one["expected_gain"] for one in rounds) if rounds else 0.0,
+        "gain": fmean(one["gain"] for one in rounds) if rounds else 0.0,
     }
 
 
-def rounds_of(tuned: Tuned) -> Iterator[dict[str, float]]:
-    """Yield the gain that was expected of each round, and the gain that it brought."""
-    seconds = [math.inf if one.measurement is None else one.measurement.median_seconds for one in tuned.records]
-    forecasts: Any = tuned.summary["forecasts"]
-    ends = [one["after_trials"] for one in forecasts[1:]] + [len(seconds)]
-    for forecast, end in zip(forecasts, ends, strict=True):
-        begin = forecast["after_trials"]
-        if end > begin:
-            gain = max(1 - min(seconds[begin:end]) / min(seconds[:begin]), 0.0)
-            yield {"after_trials": begin, "expected_gain": forecast["expected_gain"], "gain": gain}
-
-
-def cluster_seconds(tuned: Tuned) -> float:
-    """Return the time that the trials and proofs of a search would take."""
-    is_early = tuned.summary["proved_at_once"] or bool(tuned.summary["forecasts"])
-    trials = [*tuned.records[NUM_FIRST if is_early else 0 :], *tuned.baselines]
-    design = NORMAL_EFFORT.proof
-    round_seconds = sum(one.measurement.median_seconds for one in tuned.verdict.results)
-    proof = round_seconds * PROOF_WARMUP_STEPS
-    proof += min(design.budget_seconds, round_seconds * (design.num_steps + design.num_rounds))
-    num_proofs = is_early + (not tuned.summary["proved_at_once"])
-    steps = [one.measurement.median_seconds for one in trials if one.measurement is not None]
-    return sum(trial_seconds(NORMAL_EFFORT, one) for one in steps) + num_proofs * proof
-
-
-def overall_of(targets: Any, names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return the figures of each way to search over all targets: the mean number of trials, and geometric means."""
-    found = {}
-    for name in names:
-        runs = [one for target in targets for one in target[name]]
-        rounds = [one for run_of_way in runs for one in run_of_way["rounds"]]
-        found[name] = {
-            "num_trials": fmean(one["num_trials"] for one in runs),
-            "over_best_known": geometric_mean(one["over_best_known"] for one in runs),
-            "worst_over_best_known": max(one["over_best_known"] for one in runs),
-            "seconds": geometric_mean(one["seconds"] for one in runs),
-            "proved_at_once": fmean(one["proved_at_once"] for one in runs),
-            "expected_gain": fmean([one["expected_gain"] for one in rounds]) if rounds else 0.0,
-            "gain": fmean([one["gain"] for one in rounds]) if rounds else 0.0,
-        }
-    return found
-
-
-def table(targets: Mapping[str, Any], overall: Mapping[str, Mapping[str, float]]) -> str:
-    """Return the figures of all targets as a table in Markdown."""
+def table(targets: dict[str, dict[str, Any]], overall: dict[str, dict[str, float]]) -> str:
+    """Return the figures of all targets as a table in Markdown: trials, distance to the fastest, and time."""
     names = list(overall)
-    rows = [f"| target | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
-    rows += [line(name, target) for name, target in targets.items()]
-    rows.append(f"| all | {' | '.join(cell([overall[name]]) for name in names)} |")
+    rows = [f"| target | after the first proof | {' | '.join(names)} |", f"|---|---|{'---|' * len(names)}"]
+    for name, found in [*targets.items(), ("all", overall)]:
+        first = next(iter(found.values()))["early_above"]
+        rows.append(f"| {name} | {first:.1%} | {' | '.join(map(cell, found.values()))} |")
     return "\n".join(rows)
 
 
-def line(name: str, target: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Return a target's row of the table."""
-    return f"| {name} | {' | '.join(cell(runs) for runs in target.values())} |"
-
-
-def cell(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Return the mean trials, the distance to the best known, and the time."""
-    above = geometric_mean(one["over_best_known"] for one in runs) - 1
-    seconds = geometric_mean(one["seconds"] for one in runs)
-    return f"{fmean(one['num_trials'] for one in runs):.0f}, {above:.1%}, {format_time(round(seconds))}"
+def cell(found: dict[str, Any]) -> str:
+    """Return the trials, the distance to the fastest, and the time."""
+    return f"{found['num_trials']:.0f}, {found['above']:.1%}, {format_time(round(found['seconds']))}"
 
 
 if __name__ == "__main__":
