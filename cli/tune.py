@@ -84,7 +84,8 @@ Examples:
     "--trials",
     "num_trials",
     type=click.IntRange(0, 100_000),
-    help="Strategies to try; for a loop, schedules to prove.  [default: as many as are worth it; for LOOP.py 4]",
+    help="Strategies to try; for a loop, schedules to prove.  [default: the predicted are proved at once, then as many "
+    "are tried as are worth their time; for LOOP.py 4]",
 )
 @click.option(
     "--training",
@@ -178,9 +179,6 @@ def tune(
     **how: Any,
 ) -> None:
     """Find the fastest strategy for training on a cluster, and prove it against stock DDP.
-
-    The strategies that are predicted to be fastest are proved at once. More are tried while that is expected to be
-    worth its time.
 
     MODEL is a task, FILE.py[:NAME] with a function task() that returns an autosync.Task. Or it is a model spec (a file
     or the name of a shipped one), whose compute is replayed; SPEC@x4 replays it four times slower. TRAIN.py is an

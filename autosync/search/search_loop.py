@@ -17,7 +17,7 @@ from autosync.search.study import StartedTrial
 from autosync.search.study_folder import StudySettings
 from autosync.search.trust.expectation import Expecting
 from autosync.search.trust.next_trials import NextTrials
-from autosync.search.trust.outlook import Outlook
+from autosync.search.trust.outlook import SearchOutlook
 from autosync.simulators.interface import Simulator
 from autosync.trials.outages import Outages
 
@@ -51,11 +51,11 @@ class SearchLoop:
         self._progress = progress
         # The bound holds for exact strategies only.
         self._bound_seconds = None if settings.allow else running.trials.bound().seconds
-        self._outlook: Outlook | None = None
+        self._outlook: SearchOutlook | None = None
         expecting = None
         if settings.training_seconds is not None:
             expecting = Expecting(ground)
-            self._outlook = Outlook(
+            self._outlook = SearchOutlook(
                 study=running.study,
                 simulator=ground.simulator.name,
                 effort=settings.effort,

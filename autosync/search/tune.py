@@ -84,8 +84,8 @@ def tune(
     began = time.monotonic()
     if resume is None:
         check_writable(Path(STUDIES_FOLDER) / "study")
-    worth = {"num_trials": num_trials, "training_seconds": training_seconds}
-    how_long = {**worth, "budget_seconds": budget_seconds, "patience": patience, "effort": effort}
+    how_long = {"num_trials": num_trials, "training_seconds": training_seconds, "budget_seconds": budget_seconds}
+    how_long |= {"patience": patience, "effort": effort}
     who = {"proposer": proposer, "simulator": simulator, "prior": None if prior is None else str(prior)}
     what = {"allow": tuple(allow), "target": target, "trial_timeout_seconds": trial_timeout_seconds, "seed": seed}
     with compiling_is_told(progress.now):
@@ -106,19 +106,29 @@ def tune(
         search = SearchLoop(run, open_proposer(settings.proposer, ground), ground, settings, progress)
         early = prove_early(run, search, ground, seed=settings.seed, progress=progress)
         if early is not None:
-            # The answer so far, which remains if the user ends the search.
             hand_over(plan, run, search, early, records_of(run, search), output=output, began=began, is_last=False)
         search.run()
-        verdict = early
-        if verdict is None or search.is_proof_due:
-            verdict = _proven(run, search, ground, seed=settings.seed, progress=progress)
+        verdict = _proven(run, search, ground, early, seed=settings.seed, progress=progress)
         records = records_of(run, search)
         record_timelines(run.trials, verdict, plan.folder, progress)
     return hand_over(plan, run, search, verdict, records, output=output, began=began)
 
 
-def _proven(run: RunningStudy, search: SearchLoop, ground: Ground, *, seed: int, progress: ProgressListener) -> Verdict:
-    """Measure the fastest strategies again, in turn with stock DDP and the baselines, and return the verdict."""
+def _proven(
+    run: RunningStudy,
+    search: SearchLoop,
+    ground: Ground,
+    early: Verdict | None,
+    *,
+    seed: int,
+    progress: ProgressListener,
+) -> Verdict:
+    """Measure the fastest strategies again, in turn with stock DDP and the baselines, and return the verdict.
+
+    An early verdict stands if no trial after it was faster.
+    """
+    if early is not None and not search.is_proof_due:
+        return early
     finalists = search.finalists(ground.simulator)
     baselines = search.baselines(ground) if finalists else ()
     best_seconds = search.status.best_seconds

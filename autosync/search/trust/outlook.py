@@ -20,7 +20,7 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class SearchOutlook:
     """What the next trials of a study are expected to bring.
 
     `simulator` names the simulator of the expectations. `steps_train` says that the steps of trials are steps of a
