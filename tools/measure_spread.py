@@ -25,6 +25,7 @@ import numpy as np
 from autosync.datasets.dataset import SHIPPED
 from autosync.search.trust.error_belief import ErrorBelief, fitted
 from autosync.search.trust.measured_spread import (
+    NEAR,
     ErrorsOfTarget,
     MeasuredSpread,
     Situation,
@@ -45,11 +46,6 @@ FEWEST_STRATEGIES = 12
 """The fewest strategies of a model on a cluster among which a choice by prediction says something."""
 
 NUM_ROUNDS = 6
-NEAR = 0.05
-"""The errors after trials count of strategies that were predicted to be at most this share slower than the fastest so
-far. Whether trials are worth it depends on these, and errors of slower strategies are larger.
-"""
-
 CONFIDENCES = (0.5, 0.8, 0.95)
 
 

@@ -28,6 +28,10 @@ SCHEMA_VERSION = 1
 Situation = Literal["first", "later"]
 """Whether a prediction was made before the first trial of a target, or after some."""
 
+NEAR = 0.05
+"""The errors after trials count of strategies that were predicted to be at most this share slower than the fastest so
+far. Whether trials are worth it depends on these, and errors of slower strategies are larger."""
+
 UNMEASURED = ErrorBelief(bias=0.5, bias_weight=2.0, scale=1.0, scale_weight=4.0)
 """The belief about a simulator whose errors were never measured: almost nothing, and that picks disappoint a little."""
 

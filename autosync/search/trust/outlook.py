@@ -12,7 +12,7 @@ from autosync.search.progress import SearchStatus
 from autosync.search.study import Study
 from autosync.search.trust.error_belief import ErrorBelief
 from autosync.search.trust.expectation import Expectation
-from autosync.search.trust.measured_spread import belief_about
+from autosync.search.trust.measured_spread import NEAR, belief_about
 from autosync.search.trust.next_trials import NextTrials, TrialWorth
 
 CONFIDENCE = 0.95
@@ -52,12 +52,12 @@ class SearchOutlook:
         return worth.of(
             best_seconds,
             [known[one] for one in waiting],
-            self.belief(status),
+            self.belief(status, best_seconds),
             proof_seconds=0.0 if is_proof_due else status.proof_seconds(best_seconds),
         )
 
-    def belief(self, status: SearchStatus) -> ErrorBelief:
-        """Return what is believed of the errors of predictions after the trials so far."""
+    def belief(self, status: SearchStatus, best_seconds: float) -> ErrorBelief:
+        """Return what is believed of the errors of predictions near the best time, after the trials so far."""
         known = self._expected()
         errors = [
             expected.error(one.measurement)
@@ -65,6 +65,7 @@ class SearchOutlook:
             if one.measurement is not None
             and (expected := known.get(one.candidate.strategy_id)) is not None
             and expected.situation == "later"
+            and expected.log_seconds <= math.log(best_seconds) + NEAR
         ]
         return belief_about(self.simulator, "later").after(errors)
 
