@@ -84,7 +84,16 @@ Examples:
     "--trials",
     "num_trials",
     type=click.IntRange(0, 100_000),
-    help="Strategies to try at most; for a loop, schedules to prove.  [default: 50; for TRAIN.py 12; for LOOP.py 4]",
+    help="Strategies to try; for a loop, schedules to prove.  [default: the predicted are proved at once, then as many "
+    "are tried as are worth their time; for LOOP.py 4]",
+)
+@click.option(
+    "--training",
+    "training_seconds",
+    callback=positive_seconds,
+    metavar="TIME",
+    help="Without --trials, try more while that is expected to save its own time in a training this long.  "
+    "[default: 10h]",
 )
 @click.option("--budget", callback=some_seconds, metavar="TIME", help="Begin no trial after this time, such as 10min.")
 @click.option(
@@ -169,7 +178,7 @@ def tune(
     as_json: bool,
     **how: Any,
 ) -> None:
-    """Try strategies on the cluster, keep the fastest, and prove it against stock DDP.
+    """Find the fastest strategy for training on a cluster, and prove it against stock DDP.
 
     MODEL is a task, FILE.py[:NAME] with a function task() that returns an autosync.Task. Or it is a model spec (a file
     or the name of a shipped one), whose compute is replayed; SPEC@x4 replays it four times slower. TRAIN.py is an
@@ -296,6 +305,7 @@ def _plan_fields(plan: TuningPlan, first: Sequence[Candidate]) -> dict[str, obje
         "study": str(plan.folder.path),
         "launch": None if plan.request is None else launch_fields(plan.cluster, plan.request),
         "num_trials": plan.settings.num_trials,
+        "training_seconds": plan.settings.training_seconds,
         **({"named": fields_of(asked)} if (asked := _asked(plan)) else {}),
         "first": [
             {
@@ -331,6 +341,8 @@ def _asked(plan: TuningPlan) -> list[FileAction]:
 
 def _what_becomes_of_them(plan: TuningPlan, num_shown: int) -> str:
     trials = plan.settings.num_trials
+    if plan.settings.training_seconds is not None:
+        return "would be measured in turn and proved, before any other trial"
     if trials == 0:
         return "would be measured beside stock DDP, without a trial"
     return f"would be tried, first of {trials}" if trials > num_shown else "would be tried, in this order"

@@ -33,7 +33,7 @@ OF_TASKS = (
 )
 """The options that are for tasks and model specs alone."""
 
-OF_SCRIPTS = ("num_trials", "patience", "proposer", "simulator", "prior", "seed")
+OF_SCRIPTS = ("num_trials", "training_seconds", "patience", "proposer", "simulator", "prior", "seed")
 """The settings that scripts have too."""
 
 

@@ -20,7 +20,7 @@ def describe(found: ShownSummary, folder: Path, *, bundle: Path | None = None) -
     """
     told = [_doubts(found), _ratios(found), _winner(found)]
     blocks = [
-        wrapped([_tried(found)]),
+        wrapped([*_stopped(found), _tried(found)]),
         [format_contest([_row(one) for one in found.contests])],
         *map(wrapped, told),
         _use(found),
@@ -28,6 +28,14 @@ def describe(found: ShownSummary, folder: Path, *, bundle: Path | None = None) -
     text = "\n\n".join("\n".join(block) for block in blocks if block)
     what = "" if found.winner.beats_stock_ddp else " (stock DDP's buckets as a strategy)"
     return f"{text}\n\nbundle: {bundle or folder / 'best.yaml'}{what}\nstudy:  {folder}"
+
+
+def _stopped(found: ShownSummary) -> list[str]:
+    """Return why the search ended before its limits, if it did."""
+    if found.ended is None:
+        return []
+    trials = "1 trial" if found.num_trials == 1 else f"{found.num_trials} trials"
+    return [f"Stopped after {trials}: {found.ended}."]
 
 
 def _tried(found: ShownSummary) -> str:
@@ -41,6 +49,8 @@ def _tried(found: ShownSummary) -> str:
         text += f"; {outages} more trial{'s' if outages != 1 else ''} ended by no fault of a strategy, and began again"
     if len(found.contests) == 1:
         return f"{text}. Stock DDP alone:"
+    if found.proved_at_once:
+        return f"{text}. Stock DDP and the strategies that were predicted to be fastest, measured in turn:"
     return f"{text}. Stock DDP and the fastest others, measured again in turn:"
 
 

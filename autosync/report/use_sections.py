@@ -58,7 +58,8 @@ def tune_command(settings: StudySettings) -> str:
     options = {
         "--cluster": settings.cluster,
         "--replay": settings.replay,
-        "--trials": settings.num_trials,
+        "--trials": settings.num_trials if settings.training_seconds is None else None,
+        "--training": None if settings.training_seconds is None else f"{settings.training_seconds:.12g}s",
         "--budget": None if settings.budget_seconds is None else f"{settings.budget_seconds:g}s",
         "--patience": settings.patience,
         "--proposer": settings.proposer,

@@ -26,7 +26,7 @@ from autosync.script_tuning.launch import ScriptRanks
 from autosync.script_tuning.plan import SCRIPT_EFFORT
 from autosync.script_tuning.service import ScriptTrials
 from autosync.script_tuning.tuner import ScriptTuner, ScriptTuning
-from autosync.search.planning import choose_prior
+from autosync.search.planning import choose_end, choose_prior
 from autosync.search.progress import SILENT, ProgressListener
 from autosync.search.study_folder import StudyFolder, folder_named_after
 from autosync.simulators.compile_notice import compiling_is_told
@@ -100,6 +100,7 @@ def tune_script(
     name = _name_of(command)
     folder = folder_named_after(study, name, cluster.name)
     given = {key: value for key, value in settings.items() if value is not None}
+    choose_end(given)
     with compiling_is_told(progress.now):
         choose_prior(given)
     script = TrainingScript(command=tuple(command), environment=environment or {})

@@ -109,7 +109,8 @@ def _search_and_prove(
         timed = TimedService(service)
         run = RunningStudy(study=study, trials=plan.trials(study.name, timed), service=timed)
         ground, proposer = plan.running.train_while(lambda: _opened(plan), None)
-        search = SearchLoop(run, ProposerMeanwhile(proposer, plan.running, plan.preparer), plan.settings, progress)
+        meanwhile = ProposerMeanwhile(proposer, plan.running, plan.preparer)
+        search = SearchLoop(run, meanwhile, ground, plan.settings, progress)
         search.run()
         finalists = search.finalists(ground.simulator)
         best_seconds, seed = search.status.best_seconds, plan.settings.seed

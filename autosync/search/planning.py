@@ -5,6 +5,7 @@ Only this module distinguishes new, resumed and replayed studies.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,7 @@ from autosync.search.study_folder import (
     new_study_folder,
     read_settings,
 )
+from autosync.search.trust.next_trials import TRAINING_SECONDS
 from autosync.search.tuning_plan import TuningPlan
 from autosync.simulators.catalogue import SIMULATORS
 from autosync.specs.cluster import ClusterSpec
@@ -84,6 +86,7 @@ def plan_tuning(
             given[name] = registry.name_of(given[name])
             # Before a task is profiled, which takes long.
             registry.check(given[name])
+    choose_end(given, is_new=resume is None)
     if storage is not None:
         storage = absolute(storage)
         # Checked before a task is profiled and before the folder exists.
@@ -111,6 +114,24 @@ def choose_prior(given: dict[str, Any], *, is_replay: bool = False) -> None:
     if "prior" in given:
         given.setdefault("simulator", PRIOR_SIMULATOR)
         check_prior(given["prior"], given["simulator"])
+
+
+def choose_end(given: dict[str, Any], *, is_new: bool = True) -> None:
+    """Set what ends the search: the number of trials if the user gave one, else what further trials are worth."""
+    training_seconds = given.get("training_seconds", TRAINING_SECONDS)
+    if not 0 < training_seconds < math.inf:
+        raise InputError(f"a training of {training_seconds:g} s", rule="a time above 0")
+    if "num_trials" not in given:
+        if is_new:
+            given.setdefault("training_seconds", TRAINING_SECONDS)
+        elif "training_seconds" in given:
+            # What the study was begun with no longer counts.
+            given["num_trials"] = StudySettings.__dataclass_fields__["num_trials"].default
+        return
+    if "training_seconds" in given:
+        rule = "either a number of trials ends the search, or what trials are worth in a training"
+        raise InputError("--trials and --training are both given", rule=rule, hint="leave out one")
+    given["training_seconds"] = None
 
 
 def _new(
@@ -193,7 +214,7 @@ def _resumed(
         rule = "the trials of such a study are steps of a training, which has ended"
         hint = f"autosync tune --cluster {begun.cluster} -- {begun.task}"
         raise InputError(f"{name} tuned a script, and cannot be resumed", rule=rule, hint=hint)
-    given = {key: settings[key] for key in CHANGEABLE if settings.get(key) is not None}
+    given = {key: settings[key] for key in CHANGEABLE if key in settings}
     if storage is not None and (begun.storage is None or without_password(storage) != begun.storage):
         where = begun.storage or f"the journal in {folder.path}"
         rule = "a study that is resumed stays where it was begun"

@@ -61,7 +61,10 @@ class FinishedTrial:
 
 
 class SearchStatus:
-    """The status of one search: its limits on trials and time, and its results so far."""
+    """The status of one search: its limits on trials and time, and its results so far.
+
+    With `is_open` the search is expected to end before it has made all trials.
+    """
 
     def __init__(
         self,
@@ -69,12 +72,14 @@ class SearchStatus:
         num_trials: int,
         budget_seconds: float | None,
         effort: Effort,
+        is_open: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.tried: list[FinishedTrial] = []
         self._num_trials = num_trials
         self._budget_seconds = budget_seconds
         self._effort = effort
+        self._is_open = is_open
         self._clock = clock
         self._started = clock()
         self._num_before = 0
@@ -118,24 +123,27 @@ class SearchStatus:
         return min((one.measurement.median_seconds for one in self.tried if one.measurement), default=None)
 
     def seconds_left(self) -> float | None:
-        """Return about how long search and proof will still take; None while nothing has been measured."""
-        if self.best_seconds is None:
+        """Return about how long search and proof will still take; None if it is not known.
+
+        It is not while nothing has been measured, or while a search is open.
+        """
+        if self.best_seconds is None or (self._is_open and self._proof_began is None):
             return None
         num_here = len(self.tried) - self._num_before
         if num_here == 0:
             return None
         if self._proof_began is not None:
-            return max(self._proof_seconds(self.best_seconds) - (self._clock() - self._proof_began), 0.0)
+            return max(self.proof_seconds(self.best_seconds) - (self._clock() - self._proof_began), 0.0)
         search = self.spent_seconds / num_here * self.num_left
         if self._budget_seconds is not None:
             search = min(search, max(self._budget_seconds - self.spent_seconds, 0.0))
-        return search + self._proof_seconds(self.best_seconds)
+        return search + self.proof_seconds(self.best_seconds)
 
     def search_ends(self) -> None:
         """The proof begins now."""
         self._proof_began = self._clock()
 
-    def _proof_seconds(self, best_seconds: float) -> float:
+    def proof_seconds(self, best_seconds: float) -> float:
         """Return about how long the proof takes."""
         design = self._effort.proof
         # The finalists are about as fast as the best, and stock DDP and the two other baselines not much slower.
@@ -145,7 +153,7 @@ class SearchStatus:
 
     def beginning(self, candidate: Candidate) -> str:
         """Return the message before a trial of this candidate."""
-        known = [f"trial {len(self.tried) + 1} of {self._num_trials}", *self._best(), *self._left()]
+        known = [self._place(len(self.tried) + 1), *self._best(), *self._left()]
         return f"trying {candidate.name} ({'; '.join(known)})"
 
     def proving(self, num_finalists: int) -> str:
@@ -159,8 +167,8 @@ class SearchStatus:
 
     def outcome(self, number: int) -> str:
         """Return the message after the trial of this number: its result and the best so far."""
-        last = next(one for one in self.tried if one.record.trial == number)
-        told = [f"trial {len(self.tried)} of {self._num_trials}: {last.candidate.name}: {_outcome(last)}"]
+        place, last = next(pair for pair in enumerate(self.tried, start=1) if pair[1].record.trial == number)
+        told = [f"{self._place(place)}: {last.candidate.name}: {_outcome(last)}"]
         told += [f"({best})" for best in self._best()]
         return " ".join(told)
 
@@ -168,6 +176,9 @@ class SearchStatus:
         """Return the message after a trial in which the machines failed. Such a trial does not count."""
         kind = "infrastructure" if failure.kind == "infrastructure" else f"infrastructure, {failure.kind}"
         return f"{candidate.name}: {kind}: {failure.message}; it will be tried again"
+
+    def _place(self, number: int) -> str:
+        return f"trial {number} of {'at most ' if self._is_open else ''}{self._num_trials}"
 
     def _best(self) -> list[str]:
         measured = [(one.measurement.median_seconds, one.candidate.name) for one in self.tried if one.measurement]

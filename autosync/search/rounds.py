@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterator, Sequence
 
+from autosync.datasets.schema import Record
 from autosync.search.candidates import STOCK_DDP, Candidate, by_prediction
 from autosync.search.proposers.interface import Proposer
 from autosync.search.study import StartedTrial, Study
+from autosync.search.trust.expectation import Expecting
 from autosync.simulators.interface import Simulator
 
 
@@ -16,12 +19,16 @@ class Rounds:
 
     Stock DDP comes first, because everything is compared with it. What follows depends only on the seed and the
     measurements, including those for a proof. So a search that continues later or elsewhere takes the same course.
+
+    With `expecting`, proposals are kept with what is expected of them.
     """
 
-    def __init__(self, study: Study, proposer: Proposer, *, seed: int) -> None:
+    def __init__(self, study: Study, proposer: Proposer, *, seed: int, expecting: Expecting | None = None) -> None:
         self._study = study
         self._proposer = proposer
         self._seed = seed
+        self._expecting = expecting
+        self._num_known = -1
         self.search_seconds = 0.0
 
     def next(self, num_left: int) -> StartedTrial | None:
@@ -33,12 +40,37 @@ class Rounds:
             asked = self._study.ask()
         return asked
 
+    def fill(self, num_left: int) -> bool:
+        """Let the proposer suggest strategies if none waits; return whether it did."""
+        return not self._study.waiting() and self._propose(num_left)
+
+    def renew(self, num_left: int) -> bool:
+        """Replace waiting strategies that were proposed before the last trial was known; return whether it was done."""
+        if self._num_known == len(self._study.history()):
+            return False
+        self._study.withdraw(self._begun())
+        return self._propose(num_left)
+
+    def begin_predicted(self, count: int, simulator: Simulator) -> list[StartedTrial]:
+        """Begin trials of stock DDP and of the strategies that are predicted to be fastest, all at once.
+
+        If strategies wait, because the study was interrupted, their trials are begun instead.
+        """
+        if not self._study.waiting():
+            self._enqueue([STOCK_DDP, *self.predicted(count, simulator)], [])
+        return list(self._begun())
+
     def predicted(self, count: int, simulator: Simulator) -> list[Candidate]:
         """Return the strategies that the simulator predicts to be fastest among the proposals, without a trial."""
         started = time.monotonic()
         found = predicted(self._proposer, count, simulator, seed=self._seed)
         self.search_seconds += time.monotonic() - started
         return found
+
+    def _begun(self) -> Iterator[StartedTrial]:
+        """Begin the trials of all waiting strategies."""
+        while (asked := self._study.ask()) is not None:
+            yield asked
 
     def _propose(self, num_left: int) -> bool:
         """Enqueue the next round; return whether it has any strategies."""
@@ -50,9 +82,14 @@ class Rounds:
             rng = _lots(self._seed, len(self._study.searched()))
             count = min(self._proposer.round_size, num_left)
             proposed = self._proposer.propose(history, count, rng, taken=taken)
-        self._study.enqueue(proposed)
+        self._enqueue(proposed, history)
         self.search_seconds += time.monotonic() - started
         return bool(proposed)
+
+    def _enqueue(self, proposed: Sequence[Candidate], history: Sequence[Record]) -> None:
+        self._num_known = len(history)
+        expected = {} if self._expecting is None else self._expecting.of(history, proposed)
+        self._study.enqueue(proposed, {key: one.to_plain() for key, one in expected.items()})
 
 
 def first_round(proposer: Proposer, num_left: int, *, seed: int) -> list[Candidate]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from autosync.datasets.schema import Record
 from autosync.search.baselines import proof_baselines
 from autosync.search.candidates import Candidate
@@ -10,28 +12,60 @@ from autosync.search.progress import ProgressListener, SearchStatus
 from autosync.search.proposers.interface import Ground, Proposer
 from autosync.search.rounds import Rounds
 from autosync.search.running_study import RunningStudy
-from autosync.search.stopping import why_stop
+from autosync.search.stopping import LEAST_GAIN, why_stop
 from autosync.search.study import StartedTrial
 from autosync.search.study_folder import StudySettings
+from autosync.search.trust.expectation import Expecting
+from autosync.search.trust.next_trials import NextTrials
+from autosync.search.trust.outlook import SearchOutlook
 from autosync.simulators.interface import Simulator
 from autosync.trials.outages import Outages
 
 
 class SearchLoop:
-    """The search of one running study. `ended` is the reason why it ended early; None if it did not."""
+    """The search of one running study. `ended` is the reason why it ended early; None if it did not.
+
+    `forecasts` tells what rounds of trials were expected to bring, each with the number of trials before it. The last
+    one may be why the search ended. There are none if the user asked for a number of trials.
+    """
 
     def __init__(
-        self, running: RunningStudy, proposer: Proposer, settings: StudySettings, progress: ProgressListener
+        self,
+        running: RunningStudy,
+        proposer: Proposer,
+        ground: Ground,
+        settings: StudySettings,
+        progress: ProgressListener,
     ) -> None:
         self.ended: str | None = None
+        self.forecasts: list[tuple[int, NextTrials]] = []
         self.status = SearchStatus(
-            num_trials=settings.num_trials, budget_seconds=settings.budget_seconds, effort=settings.effort
+            num_trials=settings.num_trials,
+            budget_seconds=settings.budget_seconds,
+            effort=settings.effort,
+            is_open=settings.training_seconds is not None,
         )
         self._study = running.study
         self._trials = running.trials
         self._settings = settings
         self._progress = progress
-        self._rounds = Rounds(running.study, proposer, seed=settings.seed)
+        # The bound holds for exact strategies only.
+        self._bound_seconds = None if settings.allow else running.trials.bound().seconds
+        self._outlook: SearchOutlook | None = None
+        expecting = None
+        if settings.training_seconds is not None:
+            expecting = Expecting(ground)
+            self._outlook = SearchOutlook(
+                study=running.study,
+                simulator=ground.simulator.name,
+                effort=settings.effort,
+                training_seconds=settings.training_seconds,
+                least_seconds=self._bound_seconds or 0.0,
+                steps_train=settings.is_script,
+            )
+        self._rounds = Rounds(running.study, proposer, seed=settings.seed, expecting=expecting)
+        self._proved: frozenset[int] = frozenset()
+        self._proved_seconds = math.inf
         self.status.go_on(running.study.searched())
 
     @property
@@ -47,11 +81,48 @@ class SearchLoop:
         """The time that the proposer took."""
         return self._rounds.search_seconds
 
+    @property
+    def is_proof_due(self) -> bool:
+        """Whether a trial after the early proof was faster than its contestants, or there was no early proof."""
+        later = [one.measurement for one in self.status.tried if one.record.trial not in self._proved]
+        fastest = min([one.median_seconds for one in later if one is not None], default=math.inf)
+        return not self._proved or fastest < (1 - LEAST_GAIN) * self._proved_seconds
+
+    def begin_predicted(self, simulator: Simulator) -> list[StartedTrial]:
+        """Begin trials of stock DDP and the strategies that are predicted to be fastest, for an early proof.
+
+        None are begun if the user asked for a number of trials, or if the study has trials already.
+        """
+        if self._outlook is None or self.status.is_over() or self._study.history() or self._study.num_under_way():
+            return []
+        begun = self._rounds.begin_predicted(self._settings.effort.num_predicted, simulator)
+        if (words := self._outlook.first_words([one.candidate for one in begun])) is not None:
+            self._progress.note(words)
+        return begun
+
+    def take_in_proof(self, begun: list[StartedTrial], records: list[Record], *, fastest_seconds: float) -> None:
+        """Keep the records of an early proof, whose fastest contestant took this time.
+
+        Begun trials without a record are forgotten.
+        """
+        kept = {record.trial for record in records}
+        self._study.withdraw([one for one in begun if one.number not in kept])
+        for record in records:
+            self._study.tell(record)
+        self._proved = frozenset(one.number for one in begun) & kept
+        self._proved_seconds = fastest_seconds
+        self.status.take_in(self._study.searched())
+        for number in sorted(self._proved):
+            self._progress.tried(self.status, number)
+
     def run(self) -> None:
         """Try strategies until the search ends."""
         self._stop_early()
         outages = Outages()
         while self.ended is None and not self.status.is_over(self._study.num_under_way()):
+            if not self._is_worth_it():
+                self.ended = str(self.forecasts[-1][1])
+                break
             started = self._rounds.next(self.status.num_left)
             if started is None:
                 self.ended = "nothing new is left to try"
@@ -80,16 +151,44 @@ class SearchLoop:
         self._progress.note(self.status.proving(len(finalists)))
         return finalists
 
-    def baselines(self, ground: Ground) -> list[Baseline]:
-        """Return the baselines that finalists must beat besides stock DDP. Without trials, predictions choose them."""
-        return proof_baselines(
-            self._study, self._trials, ground, spares_trials=self.spares_trials, progress=self._progress
+    def baselines(self, ground: Ground, *, by_prediction: bool = False) -> list[Baseline]:
+        """Return the baselines that finalists must beat besides stock DDP.
+
+        Without trials, or with `by_prediction`, predictions choose them.
+        """
+        spares_trials = self.spares_trials or by_prediction
+        return proof_baselines(self._study, self._trials, ground, spares_trials=spares_trials, progress=self._progress)
+
+    def _is_worth_it(self) -> bool:
+        """Whether further trials are worth their time; always true if the user asked for a number of trials.
+
+        A search ends only after the proposer knew all trials: strategies that wait from before are proposed anew.
+        """
+        if self._outlook is None:
+            return True
+        is_new = self._rounds.fill(self.status.num_left)
+        found = self._next_trials()
+        if found is not None and not found.are_worth_it and not is_new:
+            is_new = self._rounds.renew(self.status.num_left)
+            found = self._next_trials()
+        if found is None:
+            return True
+        if is_new or not found.are_worth_it:
+            self.forecasts.append((len(self.status.tried), found))
+        if is_new and found.are_worth_it:
+            self._progress.note(str(found))
+        return found.are_worth_it
+
+    def _next_trials(self) -> NextTrials | None:
+        """Return what the waiting trials are expected to bring; None if it is not known."""
+        assert self._outlook is not None, "asked if no number of trials was given"
+        measured = [one.measurement.median_seconds for one in self._study.history() if one.measurement is not None]
+        return self._outlook.next_trials(
+            self.status, best_seconds=min([*measured, self._proved_seconds]), is_proof_due=self.is_proof_due
         )
 
     def _stop_early(self) -> None:
-        # The bound holds for exact strategies only.
-        bound_seconds = None if self._settings.allow else self._trials.bound().seconds
-        self.ended = why_stop(self.status.records, bound_seconds=bound_seconds, patience=self._settings.patience)
+        self.ended = why_stop(self.status.records, bound_seconds=self._bound_seconds, patience=self._settings.patience)
 
     def _run_trial(self, started: StartedTrial) -> Record:
         """Run a trial and keep its record. After a failure of the machines, the candidate waits for another trial."""

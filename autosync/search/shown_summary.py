@@ -129,6 +129,7 @@ class ShownSummary:
     prospect: InWords
     proposer: str | None = None
     ended: str | None = None
+    proved_at_once: bool = False
     wall_seconds: float | None = None
     fidelity: Mapping[str, InWords]
 

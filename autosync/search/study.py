@@ -36,13 +36,14 @@ from autosync.strategy.files import dump_strategy, parse_strategy
 CANDIDATE_ATTRIBUTE = "candidate"
 TUNER_ATTRIBUTE = "tuner"
 PROOF_ATTRIBUTE = "for_proof"
+EXPECTED_ATTRIBUTE = "expected"
 MAX_EXCUSED = 2
 """The number of infrastructure failures of one strategy that are blamed on the machines, if other strategies failed in
 this way too."""
 STALE_SECONDS = 3600.0
 """The time after which a trial that another machine began is considered dead, and others may try its strategy."""
 
-_Reason = Literal["interrupted", "duplicate", "empty"]
+_Reason = Literal["interrupted", "duplicate", "empty", "outdated"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +96,28 @@ class Study:
                 rule = "a trial has its strategy, and a record once it is finished"
                 raise InputError(f"{self.folder.path}: trial {trial.number} cannot be understood", rule=rule)
 
-    def enqueue(self, candidates: Iterable[Candidate]) -> None:
-        """Add strategies to the queue, in this order."""
+    def enqueue(self, candidates: Iterable[Candidate], expected: Mapping[str, Any] | None = None) -> None:
+        """Add strategies to the queue, in this order; `expected` has what is expected of some of them, by their ids."""
         for one in candidates:
             self._candidates[one.strategy_id] = one
-            self._optuna.enqueue_trial({}, user_attrs={CANDIDATE_ATTRIBUTE: _plain(one)})
+            attributes = {CANDIDATE_ATTRIBUTE: _plain(one)}
+            if expected is not None and one.strategy_id in expected:
+                attributes[EXPECTED_ATTRIBUTE] = expected[one.strategy_id]
+            self._optuna.enqueue_trial({}, user_attrs=attributes)
+
+    def waiting(self) -> list[str]:
+        """Return the ids of the strategies in the queue, in its order."""
+        return [_strategy_id(one) for one in self._trials() if one.state == TrialState.WAITING and _has_candidate(one)]
+
+    def expected(self) -> dict[str, Any]:
+        """Return what was expected of strategies before their trials, by their ids."""
+        told = [one for one in self._trials() if EXPECTED_ATTRIBUTE in one.user_attrs and _has_candidate(one)]
+        return {_strategy_id(one): one.user_attrs[EXPECTED_ATTRIBUTE] for one in told}
+
+    def withdraw(self, begun: Iterable[StartedTrial]) -> None:
+        """End trials without a record, as if their strategies had never been proposed."""
+        for one in begun:
+            self._withdraw(one.number, "outdated")
 
     def ask(self) -> StartedTrial | None:
         """Begin the next waiting trial; None if none waits. Skip strategies that another tuner proposed too."""
@@ -198,7 +216,7 @@ class Study:
                 self._finish(self._record(trial))
                 continue
             is_wanted = _has_candidate(trial) and not _is_for_proof(trial)
-            if is_wanted and not self._waits(_strategy_id(trial)):
+            if is_wanted and _strategy_id(trial) not in self.waiting():
                 self.enqueue([self._candidate(trial.user_attrs[CANDIDATE_ATTRIBUTE])])
             self._withdraw(trial.number, "interrupted")
 
@@ -257,10 +275,6 @@ class Study:
     def _is_settled(self, trial: FrozenTrial) -> bool:
         """Return whether a trial says something about its strategy."""
         return _has_record(trial) and not self._is_outage(trial)
-
-    def _waits(self, strategy_id: str) -> bool:
-        waiting = (trial for trial in self._trials() if trial.state == TrialState.WAITING and _has_candidate(trial))
-        return any(_strategy_id(trial) == strategy_id for trial in waiting)
 
     def _was_ours(self, trial: FrozenTrial) -> bool:
         # A study with its own journal has no other tuners, because this process holds the folder.

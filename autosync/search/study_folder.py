@@ -26,7 +26,7 @@ from autosync.strategy.space.limits import InexactClass
 DEFAULT_PROPOSER = "learned"
 DEFAULT_SIMULATOR = "timeline"
 
-CHANGEABLE = ("num_trials", "budget_seconds", "patience", "effort")
+CHANGEABLE = ("num_trials", "training_seconds", "budget_seconds", "patience", "effort")
 """Settings that may change when a study is resumed: how long it continues, and how much it measures."""
 
 SCHEMA_KIND = "study"
@@ -159,7 +159,8 @@ class StudySettings:
     `task` is the model as the user named it; with `is_script`, it is the command of a script whose steps were the
     trials. `tuner` is a random name of this folder; among several folders that share a storage it identifies the trials
     of each. `storage` is a URL without its password, or None for the folder's own journal. With a `patience` of 0 a
-    search never ends for lack of gains.
+    search never ends for lack of gains. With `training_seconds`, which no study with a number of trials of the user's
+    has, it ends when the next trials are not expected to save their time in a training of this duration.
     """
 
     __pydantic_config__ = STRICT
@@ -168,6 +169,7 @@ class StudySettings:
     task: str
     cluster: str = ""
     num_trials: int = 50
+    training_seconds: float | None = None
     budget_seconds: float | None = None
     patience: int = 20
     trial_timeout_seconds: float = 120.0

@@ -122,16 +122,29 @@ class TrialRunner:
         except TrialFailed as failure:
             outcome = failure.as_record(is_repeated=is_repeated)
         else:
-            outcome = self._beside_others(outcome)
+            outcome = self._flagged(outcome, self.other_cpu_share())
         return self._record(self.preparer.prepare(candidate), number, started, outcome)
+
+    def record_of_proof(
+        self,
+        candidate: Candidate,
+        number: int,
+        started: dt.datetime,
+        measurement: Measurement,
+        *,
+        other_cpu_share: float | None,
+    ) -> Record:
+        """Return the measurement of a proof as the record of a trial."""
+        return self._record(
+            self.preparer.prepare(candidate), number, started, self._flagged(measurement, other_cpu_share)
+        )
 
     def other_cpu_share(self) -> float | None:
         """Return the share of this machine's processors that others used since the last call; None if unknown."""
         return None if self.others_share is None else round(self.others_share(), 4)
 
-    def _beside_others(self, measurement: Measurement) -> Measurement:
+    def _flagged(self, measurement: Measurement, share: float | None) -> Measurement:
         """Return the measurement with the processor share of other programs, and a flag if it was too much."""
-        share = self.other_cpu_share()
         is_busy = share is not None and share > self.max_other_cpu
         flags: tuple[Flag, ...] = (*measurement.flags, "busy_machine") if is_busy else measurement.flags
         return replace(measurement, other_cpu_share=share, flags=flags)

@@ -13,11 +13,14 @@ file has the buckets of stock DDP.
   is used where the caller names neither a simulator nor a prior.
 - `allow` admits `lossy` and `stale` strategies. With the target "ddp", stock DDP runs all strategies, so only those
   that it can express are tried.
-- `num_trials` (50), `budget_seconds` and `patience` (20 trials without a gain, 0 for no limit) end the search.
+- `num_trials` is the number of strategies to try. Without it, what is predicted to be fastest is proved at once. Then
+  trials go on (at most 50) while they are expected to save more of a training of `training_seconds` (ten hours) than
+  they take. `budget_seconds` and `patience` (20 trials without a gain, 0 for no limit) end any search.
 - `effort` says how long each strategy is measured; a trial that takes longer than `trial_timeout_seconds` fails.
 - `study` names the study's folder. Tuners with the same `storage`, an Optuna URL, and the same `study` share a search.
-- `resume` continues an interrupted study. It keeps its settings, except for `num_trials`, `budget_seconds`,
-  `patience` and `effort` where given. `replay` searches recorded trials, of a study or a dataset, instead of a cluster.
+- `resume` continues an interrupted study. It keeps its settings, except for `num_trials`, `training_seconds`,
+  `budget_seconds`, `patience` and `effort` where given. `replay` searches recorded trials, of a study or a dataset,
+  instead of a cluster.
 - `consent` is called before anything is run or contacted that a study's folder names and that this user has not named
   before. The default refuses it; `autosync.specs.consent.agree` allows all of it.
 """
@@ -41,6 +44,7 @@ from autosync.search.running_study import RunningStudy, running
 from autosync.search.search_loop import SearchLoop
 from autosync.search.target import Target
 from autosync.search.timelines import record_timelines
+from autosync.search.trust.early_proof import prove_early
 from autosync.search.tuned import Tuned, hand_over, records_of
 from autosync.simulators.compile_notice import compiling_is_told
 from autosync.simulators.interface import Simulator
@@ -59,6 +63,7 @@ def tune(
     allow: Sequence[InexactClass] = (),
     target: Target = "autosync",
     num_trials: int | None = None,
+    training_seconds: float | None = None,
     budget_seconds: float | None = None,
     patience: int | None = None,
     effort: Effort | None = None,
@@ -79,7 +84,8 @@ def tune(
     began = time.monotonic()
     if resume is None:
         check_writable(Path(STUDIES_FOLDER) / "study")
-    how_long = {"num_trials": num_trials, "budget_seconds": budget_seconds, "patience": patience, "effort": effort}
+    how_long = {"num_trials": num_trials, "training_seconds": training_seconds, "budget_seconds": budget_seconds}
+    how_long |= {"patience": patience, "effort": effort}
     who = {"proposer": proposer, "simulator": simulator, "prior": None if prior is None else str(prior)}
     what = {"allow": tuple(allow), "target": target, "trial_timeout_seconds": trial_timeout_seconds, "seed": seed}
     with compiling_is_told(progress.now):
@@ -97,16 +103,32 @@ def tune(
         )
         ground, settings = plan.ground(), plan.settings
     with running(plan, progress) as run:
-        search = SearchLoop(run, open_proposer(settings.proposer, ground), settings, progress)
+        search = SearchLoop(run, open_proposer(settings.proposer, ground), ground, settings, progress)
+        early = prove_early(run, search, ground, seed=settings.seed, progress=progress)
+        if early is not None:
+            hand_over(plan, run, search, early, records_of(run, search), output=output, began=began, is_last=False)
         search.run()
-        verdict = _proven(run, search, ground, seed=settings.seed, progress=progress)
+        verdict = _proven(run, search, ground, early, seed=settings.seed, progress=progress)
         records = records_of(run, search)
         record_timelines(run.trials, verdict, plan.folder, progress)
     return hand_over(plan, run, search, verdict, records, output=output, began=began)
 
 
-def _proven(run: RunningStudy, search: SearchLoop, ground: Ground, *, seed: int, progress: ProgressListener) -> Verdict:
-    """Measure the fastest strategies again, in turn with stock DDP and the baselines, and return the verdict."""
+def _proven(
+    run: RunningStudy,
+    search: SearchLoop,
+    ground: Ground,
+    early: Verdict | None,
+    *,
+    seed: int,
+    progress: ProgressListener,
+) -> Verdict:
+    """Measure the fastest strategies again, in turn with stock DDP and the baselines, and return the verdict.
+
+    An early verdict stands if no trial after it was faster.
+    """
+    if early is not None and not search.is_proof_due:
+        return early
     finalists = search.finalists(ground.simulator)
     baselines = search.baselines(ground) if finalists else ()
     best_seconds = search.status.best_seconds

@@ -93,8 +93,12 @@ def hand_over(
     *,
     output: Path | None,
     began: float,
+    is_last: bool = True,
 ) -> Tuned:
-    """Write the winner's bundle and the summary. `began` is the start of tuning on the monotonic clock."""
+    """Write the winner's bundle and the summary. `began` is the start of tuning on the monotonic clock.
+
+    Without `is_last` the search goes on, and what is written is the answer so far.
+    """
     trials, folder = running.trials, plan.folder
     bundle = bundle_of(trials, verdict.winner)
     path = write_bundle(bundle, folder.best, output)
@@ -117,6 +121,8 @@ def hand_over(
     summary |= {
         "proposer": plan.settings.proposer,
         "ended": search.ended,
+        "proved_at_once": not search.is_proof_due,
+        "forecasts": [{"after_trials": number, **found.fields()} for number, found in search.forecasts],
         "wall_seconds": round(wall_seconds, 3),
         "search_seconds": round(search.search_seconds, 3),
         "own_seconds": round(wall_seconds - running.service.busy_seconds, 3),
@@ -124,7 +130,8 @@ def hand_over(
     }
     jsonio.write_json(folder.summary, summary)
     winner = verdict.winner
-    running.study.mark_winner(winner.candidate, f"{winner.ratio or 'nothing tried is faster'}.")
+    if is_last:
+        running.study.mark_winner(winner.candidate, f"{winner.ratio or 'nothing tried is faster'}.")
     return Tuned(
         folder=folder.path,
         model=plan.model,

@@ -109,6 +109,9 @@ class TuningPlan:
         if settings.num_trials == 0:
             num_finalists = settings.effort.num_predicted
             return predicted(proposer, num_finalists, ground.simulator, seed=settings.seed)[:count]
+        if settings.training_seconds is not None:
+            num_finalists = settings.effort.num_predicted
+            return [STOCK_DDP, *predicted(proposer, num_finalists, ground.simulator, seed=settings.seed)][:count]
         num_left = settings.num_trials - 1
         followers = first_round(proposer, num_left, seed=settings.seed) if num_left and count > 1 else []
         return [STOCK_DDP, *followers][:count]

@@ -129,7 +129,7 @@ def test_a_dry_run_shows_what_would_be_started_and_tried(shell: Shell) -> None:
     assert shell.run(*_tune("--dry-run", "--trials", "2")) == 0
     assert "would be tried, in this order:" in shell.out
     assert shell.run(*_tune("--dry-run")) == 0
-    assert "would be tried, first of 50:" in shell.out
+    assert "would be measured in turn and proved, before any other trial:" in shell.out
     assert shell.run(*_tune("--dry-run", "--trials", "0")) == 0
     assert "would be tried" not in shell.out
     assert sorted(Path.cwd().rglob("*")) == before
@@ -163,6 +163,8 @@ def test_the_efforts_are_those_that_there_are() -> None:
         ((TASKS, "--cluster", "local-2", "--study", "a/b"), "'a/b' is no name of a study"),
         ((TASKS, "--cluster", "local-2", "--budget", "soon"), "soon"),
         ((TASKS, "--cluster", "local-2", "--trials", "-1"), "-1"),
+        ((TASKS, "--cluster", "local-2", "--training", "0s"), "(above 0)"),
+        ((TASKS, "--cluster", "local-2", "--training", "1h", "--trials", "5"), "leave out one"),
         ((TASKS, "--cluster", "local-2", "--trial-timeout", "0s"), "(above 0)"),
         ((TASKS, "--cluster", "local-2", "--seed", "99999999999999"), "--seed"),
         ((TASKS, "--cluster", "local-2", "--effort", "great"), "'great' is not one of"),

@@ -72,6 +72,8 @@ SUMMARY = {
     "own_seconds",
     "peak_memory_bytes",
     "ended",
+    "proved_at_once",
+    "forecasts",
 }
 STOCK = STOCK_DDP.name
 

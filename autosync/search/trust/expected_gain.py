@@ -1,0 +1,48 @@
+"""The gain that trials are expected to bring: by which share the fastest of them falls below the best so far.
+
+A trial that is slower than the best so far brings nothing, so uncertain strategies bring more than certain ones of the
+same predicted time (expected improvement). The errors of the trials are taken to be independent apart from their
+common bias. A trial that is fast by luck brings nothing either, so the noise of measurements is taken out of errors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from autosync.search.trust.error_belief import ErrorBelief
+from autosync.search.trust.expectation import Expectation
+from autosync.simulators.learned.trials import NOISE
+
+LEAST_SHARE = 0.3
+"""The least share of errors that is not taken to be noise, as standard deviations."""
+
+NUM_STEPS = 200
+"""The number of gains over which the integral is taken. They are denser near 0, where most of the chance is."""
+
+
+def expected_gain(
+    best_seconds: float, expected: Sequence[Expectation], belief: ErrorBelief, *, least_seconds: float = 0.0
+) -> float:
+    """Return the share of `best_seconds` by which trials are expected to shorten the step.
+
+    `least_seconds` is the time that no strategy can beat; 0 if it is not known.
+    """
+    most = 1.0 - max(least_seconds / best_seconds, 0.0)
+    if not expected or most <= 0:
+        return 0.0
+    ends = most * np.linspace(0.0, 1.0, NUM_STEPS + 1) ** 2
+    gains, widths = (ends[1:] + ends[:-1]) / 2, np.diff(ends)
+    log_seconds = math.log(best_seconds) + np.log1p(-gains)
+    centres = np.array([one.log_seconds for one in expected])[:, None]
+    spreads = np.array([one.spread for one in expected])[:, None]
+    scales = belief.scale * spreads
+    scales = np.sqrt(np.maximum(scales**2 - NOISE**2, (LEAST_SHARE * scales) ** 2))
+    # The mean of a gain is the integral of the chance that it is exceeded.
+    exceeded = np.zeros(NUM_STEPS)
+    for bias, chance in belief.biases():
+        below = belief.chances_below((log_seconds - centres - bias * spreads) / scales)
+        exceeded += chance * (1 - np.prod(1 - below, axis=0))
+    return float(exceeded @ widths)
