@@ -18,6 +18,9 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
+_EQUAL = 0.1
+"""The share by which rates may differ and still count as equal."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TreeLinks:
@@ -79,6 +82,18 @@ def without_servers(links: TreeLinks) -> TreeLinks:
         rack_out=links.rack_out[racks],
         rack_in=links.rack_in[racks],
     )
+
+
+def has_unlike_links(cluster: ClusterSpec) -> bool:
+    """Whether workers have racks, or interfaces of different rates, so that equal loads fill some links before others.
+
+    Rates that differ by less than a probe may err count as equal.
+    """
+    if cluster.racks:
+        return True
+    links = tree_links(cluster)
+    workers = ~links.serves
+    return any(rates.max() > (1 + _EQUAL) * rates.min() for rates in (links.node_out[workers], links.node_in[workers]))
 
 
 def _edges(parents: Integers) -> Integers:
