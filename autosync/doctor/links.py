@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from autosync.doctor.evidence import LinkRate
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.uplinks import nodes_behind
 
 
 def link_rates(cluster: ClusterSpec) -> tuple[LinkRate, ...]:
@@ -43,13 +44,16 @@ def _rates(cluster: ClusterSpec, direction: str) -> Iterator[LinkRate]:
             compared="the others have" if typical > claimed[name] else "its file says",
         )
     uplinks = {} if calibration is None else {rack.name: rack for rack in calibration.racks}
-    for rack in cluster.racks:
+    for position, rack in enumerate(cluster.racks):
+        nodes = nodes_behind(cluster)[position]
+        if not nodes:
+            continue
         claim = rack.uplink_out if is_out else rack.uplink_in
         probed = uplinks.get(rack.name)
         rate = claim if probed is None else (probed.rate_out if is_out else probed.rate_in).value
-        behind = min(rates[node.name] for node in cluster.nodes if node.rack == rack.name)
+        behind = min(rates[cluster.nodes[node].name] for node in nodes)
         usual, compared = (behind, "the nodes behind it have") if behind > claim else (claim, "its file says")
-        reach = _reach(cluster, rack.name, is_out=is_out)
+        reach = _reach(cluster, position, is_out=is_out)
         yield LinkRate(
             kind="uplink",
             subject=rack.name,
@@ -61,17 +65,23 @@ def _rates(cluster: ClusterSpec, direction: str) -> Iterator[LinkRate]:
         )
 
 
-def _reach(cluster: ClusterSpec, name: str, *, is_out: bool) -> float:
+def _reach(cluster: ClusterSpec, position: int, *, is_out: bool) -> float:
     """Return the rate at which a rack's nodes and the rest of the cluster can use its uplink, by the cluster file."""
-    others = [
-        min(rack.uplink_in if is_out else rack.uplink_out, _sum_of(cluster, rack.name, is_out=not is_out))
-        for rack in cluster.racks
-        if rack.name != name
-    ]
-    beyond = sum(others) + _sum_of(cluster, None, is_out=not is_out)
-    return min(_sum_of(cluster, name, is_out=is_out), beyond) if beyond else math.inf
+    behind = nodes_behind(cluster)
+    beyond = set(range(len(cluster.nodes))) - set(behind[position])
+    rate = 0.0
+    # The other racks beside it, and those beside its pod.
+    pods = (None, cluster.racks[position].rack)
+    for other, rack in enumerate(cluster.racks):
+        if rack.rack in pods and not set(behind[other]) & set(behind[position]):
+            beyond -= set(behind[other])
+            uplink = rack.uplink_in if is_out else rack.uplink_out
+            rate += min(uplink, _sum_of(cluster, behind[other], is_out=not is_out))
+    rate += _sum_of(cluster, beyond, is_out=not is_out)
+    return min(_sum_of(cluster, behind[position], is_out=is_out), rate) if rate else math.inf
 
 
-def _sum_of(cluster: ClusterSpec, rack: str | None, *, is_out: bool) -> float:
-    """Return the rates of the links of a rack's nodes together; of the nodes without a rack for None."""
-    return sum(node.bandwidth_out if is_out else node.bandwidth_in for node in cluster.nodes if node.rack == rack)
+def _sum_of(cluster: ClusterSpec, nodes: Iterable[int], *, is_out: bool) -> float:
+    """Return the rates of the links of some nodes together."""
+    found = [cluster.nodes[node] for node in sorted(nodes)]
+    return sum(node.bandwidth_out if is_out else node.bandwidth_in for node in found)

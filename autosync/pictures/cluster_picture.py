@@ -1,7 +1,7 @@
 """The picture of a cluster: its nodes, racks and links, and how busy each link is.
 
-The spine is at the top, racks below it, nodes at the bottom. Each link has two rows of meters, out and in as seen from
-the lower end, with a meter for each load. Rates are those of the cluster file.
+The spine is at the top, pods and racks below it, nodes at the bottom. Each link has two rows of meters, out and in as
+seen from the lower end, with a meter for each load. Rates are those of the cluster file.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from autosync.pictures.lettering import clipped, text_width
 from autosync.pictures.svg import Drawing, Pen
 from autosync.specs.cluster import ClusterSpec, Node, Rack
 from autosync.specs.links import Direction, inside_name, interface_name, uplink_name
+from autosync.specs.uplinks import NO_RACK, nodes_behind, racks_around
 from autosync.strategy.wording import count
 from autosync.units import format_rate
 
@@ -49,9 +50,21 @@ class _Picture:
         self._drawing = Drawing()
         shown = cluster.nodes[:MAX_NODES]
         # Nodes of a rack stand side by side, those without a rack last.
-        self._racks = [rack for rack in cluster.racks if any(node.rack == rack.name for node in shown)]
-        order = {rack.name: place for place, rack in enumerate(self._racks)}
-        self._nodes = sorted(shown, key=lambda node: order.get(node.rack or "", len(order)))
+        behind = nodes_behind(cluster)
+        racks = [rack for rack, nodes in zip(cluster.racks, behind, strict=True) if any(n < MAX_NODES for n in nodes)]
+        # Pods come first, then racks; nodes of a pod stand side by side too.
+        holders = {rack.rack for rack in racks}
+        tiers = [[rack for rack in racks if (rack.name in holders) == is_pod] for is_pod in (True, False)]
+        self._tiers = [tier for tier in tiers if tier]
+        self._tier_of = {rack.name: number for number, tier in enumerate(self._tiers) for rack in tier}
+        around = racks_around(cluster)
+        last = len(cluster.racks)
+        places = {node.name: [last if rack == NO_RACK else rack for rack in around[n]] for n, node in enumerate(shown)}
+        self._nodes = sorted(shown, key=lambda node: places[node.name])
+        self._behind = {
+            rack.name: {cluster.nodes[n].name for n in nodes} for rack, nodes in zip(cluster.racks, behind, strict=True)
+        }
+        self._bottoms: list[float] = []
         self._width = max(_LEAST_WIDTH, 2 * _MARGIN + _COLUMN * len(self._nodes))
         self._link_height = 52.0 + 2 * (_METER_HEIGHT + 4) * max(len(loads), 1)
 
@@ -60,12 +73,14 @@ class _Picture:
         self._drawing.text(_MARGIN, 49, clipped(subtitle, self._width - 2 * _MARGIN, 12), "soft")
         y = self._legend(68.0)
         left, right = self._x(0), self._x(len(self._nodes) - 1) + _COLUMN
-        self._switch((left, y), right - left, "spine" if self._racks else "switch")
+        self._switch((left, y), right - left, "spine" if self._tiers else "switch")
         y += _SWITCH_HEIGHT
-        if self._racks:
-            for rack in self._racks:
+        self._bottoms = [y]
+        for tier in self._tiers:
+            for rack in tier:
                 self._rack(rack, y)
             y += self._link_height + _SWITCH_HEIGHT
+            self._bottoms.append(y)
         for place, node in enumerate(self._nodes):
             self._node(node, self._x(place), y)
         bottom = y + self._link_height + 62
@@ -100,9 +115,10 @@ class _Picture:
         self._drawing.text(corner[0] + width / 2, corner[1] + 16, shown, "ink", anchor="middle")
 
     def _rack(self, rack: Rack, top: float) -> None:
-        """Draw a rack's switch and its uplink."""
-        places = [place for place, node in enumerate(self._nodes) if node.rack == rack.name]
+        """Draw a rack's switch and its uplink, which goes to its pod or to the spine."""
+        places = [place for place, node in enumerate(self._nodes) if node.name in self._behind[rack.name]]
         left, right = self._x(places[0]), self._x(places[-1]) + _COLUMN - 8
+        self._join((left + right) / 2, rack.rack, top)
         shares = {direction: self._shares(uplink_name(rack.name, direction)) for direction in _DIRECTIONS}
         self._link((left + right) / 2, (top, top + self._link_height), (rack.uplink_out, rack.uplink_in), shares)
         self._switch((left, top + self._link_height), right - left, rack.name)
@@ -110,9 +126,7 @@ class _Picture:
     def _node(self, node: Node, left: float, top: float) -> None:
         """Draw a node and its link. A node without a rack is joined to the spine."""
         middle = left + _COLUMN / 2
-        if self._racks and node.rack is None:
-            above = top - self._link_height - _SWITCH_HEIGHT
-            self._drawing.path(Pen().move(middle, above).line(middle, top), "line")
+        self._join(middle, node.rack, top)
         shares = {direction: self._shares(interface_name(node.name, direction)) for direction in _DIRECTIONS}
         end = top + self._link_height
         self._link(middle, (top, end), (node.bandwidth_out, node.bandwidth_in), shares)
@@ -126,6 +140,12 @@ class _Picture:
         if any(share is not None for share in inside):
             words = " → ".join("" if share is None else _percent(share) for share in inside)
             self._drawing.text(middle, end + 45, f"inside {words}", "small soft", anchor="middle")
+
+    def _join(self, middle: float, rack: str | None, top: float) -> None:
+        """Draw a line from a rack's switch, or from the spine, if it is not directly above."""
+        above = self._bottoms[0 if rack is None else self._tier_of[rack] + 1]
+        if above < top:
+            self._drawing.path(Pen().move(middle, above).line(middle, top), "line")
 
     def _shares(self, link: str) -> list[float | None]:
         """Return the share of each load."""

@@ -37,8 +37,8 @@ The terms are:
   send, so all nodes together send 2n-1 times or more, and each worker sends at least once. The same is true of
   receiving.)
 - **rack_out**, **rack_in**: as for a node, with the workers of a rack against all other workers.
-- **rack_total**: as total, with racks in place of nodes and uplinks in place of interfaces. A node without a rack is a
-  rack by itself. With two racks, this is no more than what rack_out and rack_in say.
+- **rack_total**: as total, with racks in place of nodes and uplinks in place of interfaces, and again with pods. A node
+  without a rack is a rack by itself. With two racks, this is no more than what rack_out and rack_in say.
 - **use_to_use**: a variable is used; its gradient is ready no sooner than compute allows; that gradient leaves node u,
   and data that depends on it enters node w before w's next use. The way there and back takes two steps: twice the
   compute and the two transfers, each at the rate of the slowest link on its way. The slowest pair of nodes counts.
@@ -61,9 +61,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from autosync.plan.rows import union_rows
-from autosync.specs.cluster import ClusterSpec, Node, Rack
+from autosync.specs.cluster import ClusterSpec, Rack
 from autosync.specs.compute_pace import least_passes
 from autosync.specs.model import ITEM_BYTES, ModelSpec, Variable
+from autosync.specs.uplinks import NO_RACK, Around, innermost_racks, nodes_behind, outermost_racks, racks_around
 from autosync.strategy.parts import INDEX_BYTES
 from autosync.units import format_size, format_time
 
@@ -157,7 +158,7 @@ def bound(model: ModelSpec, cluster: ClusterSpec, *, rates: Rates | None = None,
         devices = [cluster.nodes[index].devices if index in workers else 0 for index in range(len(nodes))]
         terms.append(_total_term("total", nodes, devices, sizes))
         terms += _rack_terms(cluster, known, sizes)
-        terms += _rack_total_term(cluster, nodes, known, sizes)
+        terms += _rack_total_terms(cluster, nodes, known, sizes)
         spans = [] if cluster.is_uneven else _spans(model, sizes)
         seconds_per_byte = _seconds_per_byte([_way(cluster, index, known) for index in workers])
         terms += _use_to_use_terms(spans, seconds_per_byte)
@@ -272,8 +273,8 @@ def _total_term(kind: TermKind, rates: Sequence[Pair], devices: Sequence[int], s
 
 
 def _rack_terms(cluster: ClusterSpec, rates: Rates, sizes: list[_Sizes]) -> Iterator[Term]:
-    for rack in cluster.racks:
-        inside = sum(n.devices for n in cluster.nodes if n.rack == rack.name and n.role == "worker")
+    for rack, behind in zip(cluster.racks, nodes_behind(cluster), strict=True):
+        inside = sum(cluster.nodes[n].devices for n in behind if cluster.nodes[n].role == "worker")
         outside = cluster.num_workers - inside
         if inside and outside:
             rate_out, rate_in = _rates_of_rack(rack, rates)
@@ -282,44 +283,47 @@ def _rack_terms(cluster: ClusterSpec, rates: Rates, sizes: list[_Sizes]) -> Iter
             yield Term(kind="rack_in", subject=rack.name, num_bytes=into, seconds=into / rate_in)
 
 
-def _rack_total_term(cluster: ClusterSpec, nodes: list[Pair], rates: Rates, sizes: list[_Sizes]) -> Iterator[Term]:
-    """Yield the term of all uplinks together, if workers are in three racks or more."""
-    behind: dict[str | int, tuple[Pair, int]] = {rack.name: (_rates_of_rack(rack, rates), 0) for rack in cluster.racks}
-    for index, node in enumerate(cluster.nodes):
-        home = index if node.rack is None else node.rack
-        uplink, devices = behind.get(home, (nodes[index], 0))
-        behind[home] = uplink, devices + (node.devices if node.role == "worker" else 0)
-    uplinks, devices_behind = zip(*behind.values(), strict=True)
-    if cluster.racks and sum(count > 0 for count in devices_behind) > 2:
-        yield _total_term("rack_total", uplinks, devices_behind, sizes)
+def _rack_total_terms(cluster: ClusterSpec, nodes: list[Pair], rates: Rates, sizes: list[_Sizes]) -> Iterator[Term]:
+    """Yield the terms of all uplinks together, of outermost racks and of innermost ones, where three have workers."""
+    for racks in dict.fromkeys([outermost_racks(cluster), innermost_racks(cluster)]):
+        behind: dict[int, tuple[Pair, int]] = {}
+        for index, (node, rack) in enumerate(zip(cluster.nodes, racks, strict=True)):
+            unit = -1 - index if rack == NO_RACK else rack
+            rate = nodes[index] if rack == NO_RACK else _rates_of_rack(cluster.racks[rack], rates)
+            devices = node.devices if node.role == "worker" else 0
+            behind[unit] = rate, devices + behind.get(unit, (rate, 0))[1]
+        uplinks, devices_behind = zip(*behind.values(), strict=True)
+        if cluster.racks and sum(count > 0 for count in devices_behind) > 2:
+            yield _total_term("rack_total", uplinks, devices_behind, sizes)
 
 
 # From gradients to their next uses.
 
 
 class _Way(NamedTuple):
-    """The rates at which bytes leave and enter a node: through its own interface and through its rack's uplink."""
+    """The rates at which bytes leave and enter a node: through its interface and through its racks' uplinks."""
 
-    rack: str | None
+    racks: Around
     own: Pair
-    uplink: Pair
+    uplinks: tuple[Pair, Pair]
 
     def to(self, other: _Way) -> float:
         """Return the bytes per second from this node to another."""
-        own = min(self.own[0], other.own[1])
-        return own if self.rack == other.rack else min(own, self.uplink[0], other.uplink[1])
+        rate = min(self.own[0], other.own[1])
+        for level, (rack, its) in enumerate(zip(self.racks, other.racks, strict=True)):
+            if rack != its:
+                rate = min(rate, self.uplinks[level][0], other.uplinks[level][1])
+        return rate
 
 
 def _way(cluster: ClusterSpec, index: int, rates: Rates) -> _Way:
-    node, own = cluster.nodes[index], _rates_of_node(cluster, index, rates)
-    return _Way(node.rack, own, _uplink(cluster, node, rates))
+    outer, inner = racks = racks_around(cluster)[index]
+    uplinks = (_uplink(cluster, outer, rates), _uplink(cluster, inner, rates))
+    return _Way(racks, _rates_of_node(cluster, index, rates), uplinks)
 
 
-def _uplink(cluster: ClusterSpec, node: Node, rates: Rates) -> Pair:
-    for rack in cluster.racks:
-        if rack.name == node.rack:
-            return _rates_of_rack(rack, rates)
-    return math.inf, math.inf
+def _uplink(cluster: ClusterSpec, rack: int, rates: Rates) -> Pair:
+    return (math.inf, math.inf) if rack == NO_RACK else _rates_of_rack(cluster.racks[rack], rates)
 
 
 def _seconds_per_byte(workers: list[_Way]) -> float:

@@ -149,7 +149,7 @@ class _GroupTable:
     """A table of groups with renamed ranks; each is listed once, in the order of first use."""
 
     def __init__(self, names: Sequence[int]) -> None:
-        self.groups: list[tuple[bool, list[list[int]]]] = []
+        self.groups: list[tuple[bool | str | list[list[int]], ...]] = []
         self._names = names
         self._by_value: dict[tuple[Groups, bool], int] = {}
 
@@ -172,12 +172,22 @@ class _GroupTable:
         found = self._by_value.get((groups, rooted))
         if found is None:
             found = self._by_value[groups, rooted] = len(self.groups)
-            self.groups.append((rooted, sorted(self._renamed(group, rooted=rooted) for group in groups)))
+            renamed = sorted(self._renamed(group, rooted=rooted) for group in groups)
+            self.groups.append((rooted, renamed, *(() if rooted or _are_ascending(groups) else ("nearest first",))))
         return found
 
     def _renamed(self, group: Iterable[int], *, rooted: bool) -> list[int]:
         members = [self._names[rank] for rank in group]
         return [members[0], *sorted(members[1:])] if rooted else sorted(members)
+
+
+def _are_ascending(groups: Groups) -> bool:
+    """Whether members are in the order of ranks.
+
+    Halving-doubling takes them in another one where some are nearer than others. The cluster decides which, so the
+    order itself is not hashed; plans in which nearest ranks did not meet first have other ids.
+    """
+    return all(list(group) == sorted(group) for group in groups)
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], names: Sequence[str]) -> dict[str, list[Any]]:

@@ -171,12 +171,14 @@ def _norm(
 
     With `shares`, each worker sums only a share of the gradients that all workers hold. The operations of a rank run
     one after the other, because they add to the same number, and in the same order on all ranks, so that the sums are
-    equal. A rank may belong to all workers and to one server, but never to two servers.
+    equal. A rank may belong to all workers and to one server, but never to two servers. All workers hold shards,
+    perhaps in another order.
     """
     workers = builder.site.workers
     last: dict[Groups, Edge] = {}
     for piece, one in gradients:
-        near = last if one.holders == workers else (one.holders, workers)
+        holders = workers if one.sharded else one.holders
+        near = last if holders == workers else (holders, workers)
         squares = Local(
             kind="norm",
             cost="norm",
@@ -186,10 +188,10 @@ def _norm(
             outputs=(norm,),
             num_elements=piece.num_elements,
             message=piece.message,
-            after=(*one.after, *[last[holders] for holders in near if holders in last]),
+            after=(*one.after, *[last[other] for other in near if other in last]),
             weights=one.weights,
         )
-        last[one.holders] = builder.add(squares)
+        last[holders] = builder.add(squares)
     return tuple(last.values())
 
 

@@ -20,6 +20,7 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.codecs import Codec
 from autosync.strategy.shapes.levels import levels
+from autosync.strategy.shapes.pairing import nearest_first
 from autosync.strategy.shapes.trees import TreeShape, TreeShare
 from autosync.strategy.synchronisers.base import Route
 from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
@@ -216,6 +217,12 @@ class Site:
         if route == "levels":
             return levels(self._cluster)
         return TreeShape(shares=trees) if route == "trees" else route
+
+    def ordered(self, groups: Groups, algorithm: Algorithm) -> Groups:
+        """Return groups in the order in which an algorithm takes their members: for halving-doubling, nearest first."""
+        if algorithm != "halving_doubling":
+            return groups
+        return tuple([nearest_first(group, self._cluster) for group in groups])
 
     def leader(self, server: str) -> int:
         """Return the rank through which a node serves."""

@@ -106,7 +106,8 @@ def power_sgd(site: Site, draft: Draft, codec: PowerSGD, algorithm: Algorithm) -
     sides: Kinds = ("left", "right")
     left, right = Amount("left_elements", codec.rank), Amount("right_elements", codec.rank)
     edge = _encode(site, draft, codec, "left")
-    edge = draft.add(TransferStep("all_reduce", algorithm, site.workers, 0, ("left",), (edge,), left))
+    meeting = site.ordered(site.workers, algorithm)
+    edge = draft.add(TransferStep("all_reduce", algorithm, meeting, 0, ("left",), (edge,), left))
     edge = draft.add(
         LocalStep(
             "project",
@@ -119,7 +120,7 @@ def power_sgd(site: Site, draft: Draft, codec: PowerSGD, algorithm: Algorithm) -
             settings=codec,
         )
     )
-    edge = draft.add(TransferStep("all_reduce", algorithm, site.workers, 1, ("right",), (edge,), right))
+    edge = draft.add(TransferStep("all_reduce", algorithm, meeting, 1, ("right",), (edge,), right))
     edge = draft.add(
         LocalStep("decode", site.workers, sides, ("grad",), (edge,), work, cost="decode:power_sgd", settings=codec)
     )

@@ -65,7 +65,7 @@ def _nodes(cluster: ClusterSpec) -> Markup:
                 figure(node.bandwidth_out, format_rate(node.bandwidth_out)),
                 figure(node.bandwidth_in, format_rate(node.bandwidth_in)),
                 figure(node.memory_bytes, format_size(node.memory_bytes or 0)),
-                node.rack or "",
+                node.rack or "" if rack is None or rack.rack is None else f"{rack.name} in {rack.rack}",
                 "" if rack is None else f"{format_rate(rack.uplink_out)} out, {format_rate(rack.uplink_in)} in",
             )
         )

@@ -108,7 +108,9 @@ def _shrunk(cluster: ClusterSpec, num_nodes: int) -> ClusterSpec:
     kept = {node.name for node in _workers(cluster)[:num_nodes]}
     kept |= {node.name for node in cluster.nodes if node.role == "server"}
     nodes = tuple([node for node in cluster.nodes if node.name in kept])
-    racks = tuple([rack for rack in cluster.racks if any(node.rack == rack.name for node in nodes)])
+    homes = {node.rack for node in nodes}
+    homes |= {rack.rack for rack in cluster.racks if rack.name in homes}
+    racks = tuple([rack for rack in cluster.racks if rack.name in homes])
     alike = [tuple(name for name in names if name in kept) for names in cluster.alike]
     calibration = cluster.calibration
     if calibration is not None:

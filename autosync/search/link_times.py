@@ -18,6 +18,7 @@ from autosync.specs.calibration import Estimate
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.links import inside_name, interface_name, uplink_name
 from autosync.specs.model import ModelSpec
+from autosync.specs.uplinks import nodes_behind
 from autosync.strategy.representation import Strategy
 
 
@@ -79,8 +80,9 @@ def _interfaces(cluster: ClusterSpec, counted: _Counted) -> Iterator[LinkTime]:
 def _uplinks(cluster: ClusterSpec, counted: _Counted, planned: Traffic) -> Iterator[LinkTime]:
     out, into = counted
     probed = {rack.name: rack for rack in cluster.calibration.racks} if cluster.calibration else {}
+    behind = nodes_behind(cluster)
     for position, rack in enumerate(cluster.racks):
-        nodes = [number for number, node in enumerate(cluster.nodes) if node.rack == rack.name]
+        nodes = behind[position]
         one = probed.get(rack.name)
         more_out = _times_planned(nodes, out, planned.node_out.tolist())
         more_in = _times_planned(nodes, into, planned.node_in.tolist())

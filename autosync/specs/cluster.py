@@ -56,11 +56,15 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rack:
-    """Nodes behind one uplink, with the uplink's rate in each direction."""
+    """Nodes behind one uplink, with the uplink's rate in each direction.
+
+    `rack` is the name of the rack that it stands in, such as a pod; None if its uplink goes to the spine.
+    """
 
     name: str
     uplink_out: float
     uplink_in: float
+    rack: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +177,9 @@ class ClusterSpec:
         """
         nodes = [(n.name, n.role, n.devices, n.rack) for n in self.nodes]
         classes = [list(positions) for positions in symmetry_classes(self)]
-        return jsonio.content_hash([nodes, classes, self.backend])
+        # Racks outside pods are known by their nodes.
+        pods = [(rack.name, rack.rack) for rack in self.racks if rack.rack is not None]
+        return jsonio.content_hash([nodes, classes, self.backend, *([pods] if pods else [])])
 
 
 @functools.lru_cache(maxsize=256)
@@ -251,8 +257,8 @@ def describe(cluster: ClusterSpec) -> str:
         costs += f" with {_count(len(cluster.costs.figures), 'figure')} changed"
     parts = [f"{cluster.name}: launcher {cluster.launcher}, backend {cluster.backend}{costs}", _table(rows)]
     if cluster.racks:
-        uplinks = [(r.name, format_rate(r.uplink_out), format_rate(r.uplink_in)) for r in cluster.racks]
-        parts.append(_table([("rack", "uplink out", "uplink in"), *uplinks]))
+        uplinks = [(r.name, format_rate(r.uplink_out), format_rate(r.uplink_in), r.rack or "") for r in cluster.racks]
+        parts.append(_table([("rack", "uplink out", "uplink in", "in rack"), *uplinks]))
     parts.append(_totals(cluster))
     return "\n\n".join(parts)
 

@@ -64,6 +64,7 @@ class _RackEntry:
     uplink: object = None
     uplink_out: object = None
     uplink_in: object = None
+    rack: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +175,8 @@ def _find(path: Path | str) -> Path:
 
 
 def _dump_rack(rack: Rack) -> dict[str, str]:
-    return {"name": rack.name, **_dump_rates("uplink", rack.uplink_out, rack.uplink_in)}
+    home = {} if rack.rack is None else {"rack": rack.rack}
+    return {"name": rack.name, **_dump_rates("uplink", rack.uplink_out, rack.uplink_in), **home}
 
 
 def _dump_node(node: Node) -> dict[str, Any]:
@@ -330,7 +332,7 @@ class _Builder:
 
     def _rack(self, entry: _RackEntry, path: ValuePath) -> Rack:
         out, into = self._rates(entry, "uplink", path)
-        return Rack(name=entry.name, uplink_out=out, uplink_in=into)
+        return Rack(name=entry.name, uplink_out=out, uplink_in=into, rack=entry.rack)
 
     def _rates(self, entry: _NodeEntry | _RackEntry, key: str, path: ValuePath) -> tuple[float, float]:
         """Return the rates out and in, which the entry gives as one value for both or as two values."""

@@ -72,6 +72,8 @@ class RackFields(Protocol):
     def uplink_out(self) -> float: ...
     @property
     def uplink_in(self) -> float: ...
+    @property
+    def rack(self) -> str | None: ...
 
 
 def mistakes(
@@ -232,6 +234,21 @@ def _in_racks(nodes: Sequence[NodeFields], racks: Sequence[RackFields]) -> Itera
     for position, node in enumerate(nodes):
         if node.rack is not None and node.rack not in names:
             yield unknown_name("rack", node.rack, [rack.name for rack in racks], ("nodes", position, "rack"))
+    yield from _in_pods(racks)
+
+
+def _in_pods(racks: Sequence[RackFields]) -> Iterator[Problem]:
+    """Yield a problem for each rack that does not stand in a pod as it should."""
+    pods = {rack.name: rack for rack in racks}
+    for position, rack in enumerate(racks):
+        path: Path = ("racks", position, "rack")
+        if rack.rack is None:
+            continue
+        if rack.rack not in pods:
+            yield unknown_name("rack", rack.rack, [other.name for other in racks], path)
+        elif pods[rack.rack].rack is not None:
+            rule = "a rack may stand in a pod, and a pod in none"
+            yield Problem(what=f"{rack.rack!r} stands in a rack itself", rule=rule, path=path)
 
 
 def _in_classes(nodes: Sequence[NodeFields], alike: Sequence[Sequence[str]]) -> Iterator[Problem]:

@@ -165,6 +165,8 @@ def _cluster_differences(recorded: ClusterSpec, given: ClusterSpec) -> Iterator[
     if recorded.fingerprint() == given.fingerprint():
         return
     yield from _difference("the cluster's backend", recorded.backend, given.backend)
+    pods, ours_in = _pods(recorded), _pods(given)
+    yield from _difference("which racks stand in pods", pods, ours_in)
     theirs = {node.name: _shape(node) for node in recorded.nodes}
     ours = {node.name: _shape(node) for node in given.nodes}
     yield from _missing_and_extra("node", theirs, ours)
@@ -179,6 +181,10 @@ def _cluster_differences(recorded: ClusterSpec, given: ClusterSpec) -> Iterator[
 
 def _shape(node: Node) -> dict[str, Any]:
     return {"role": node.role, "devices": node.devices, "rack": node.rack}
+
+
+def _pods(cluster: ClusterSpec) -> dict[str, str]:
+    return {rack.name: rack.rack for rack in cluster.racks if rack.rack is not None}
 
 
 def _classes(cluster: ClusterSpec) -> list[list[str]]:

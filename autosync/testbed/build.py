@@ -114,7 +114,7 @@ def check_health(folders: NamespaceFolders, layout: NetworkLayout) -> Health:
 def _switch_rates(layout: NetworkLayout) -> dict[str, float]:
     ports = {host.port: host.bandwidth_in for host in layout.hosts}
     ports |= {uplink.port: uplink.out for uplink in layout.uplinks}
-    return ports | {uplink.spine_port: uplink.into for uplink in layout.uplinks}
+    return ports | {uplink.upper_port: uplink.into for uplink in layout.uplinks}
 
 
 def _host_faults(runner: Runner, host: Host) -> list[str]:

@@ -4,7 +4,7 @@ Nothing here runs a command. All interfaces are in the testbed's own namespaces 
 their names are the same in every testbed and never clash:
 
     eth0 in a host's namespace --- host0, host1 ... in the switch's namespace, on a bridge
-    uplink0, uplink1 ...       --- downlink0, downlink1 ... between a rack's bridge (rack0 ...) and the spine
+    uplink0, uplink1 ...       --- downlink0, downlink1 ... from a rack's bridge (rack0 ...) to the spine or its pod's
 
 Each end of a link limits the rate at which it sends: eth0 to the node's rate out, hostN to the node's rate in; likewise
 uplink and downlink.
@@ -49,12 +49,13 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uplink:
-    """A rack's link to the spine."""
+    """A rack's link to the spine, or to its pod: `above` is the bridge at its upper end, with the port `upper_port`."""
 
     rack: str
     bridge: str
     port: str
-    spine_port: str
+    above: str
+    upper_port: str
     out: float
     into: float
 
@@ -111,7 +112,8 @@ def plan_layout(cluster: ClusterSpec, slot: int) -> NetworkLayout:
                 rack=rack.name,
                 bridge=racks[rack.name],
                 port=f"uplink{index}",
-                spine_port=f"downlink{index}",
+                above="spine" if rack.rack is None else racks[rack.rack],
+                upper_port=f"downlink{index}",
                 out=rack.uplink_out,
                 into=rack.uplink_in,
             )
@@ -164,9 +166,9 @@ def _switch_lines(layout: NetworkLayout) -> Iterator[str]:
         yield f"link add name {bridge} mtu {MTU_BYTES} group {_GROUP} type bridge mcast_snooping 0"
         yield f"link set {bridge} up {_QUIET}"
     for uplink in layout.uplinks:
-        yield _pair(uplink.port, f"name {uplink.spine_port} mtu {MTU_BYTES}")
+        yield _pair(uplink.port, f"name {uplink.upper_port} mtu {MTU_BYTES}")
         yield f"link set {uplink.port} master {uplink.bridge} up {_QUIET}"
-        yield f"link set {uplink.spine_port} master spine up {_QUIET}"
+        yield f"link set {uplink.upper_port} master {uplink.above} up {_QUIET}"
     for host in layout.hosts:
         yield _pair(host.port, f"name {INTERFACE} mtu {MTU_BYTES} netns {host.namespace}")
         yield f"link set {host.port} master {host.bridge} up {_QUIET}"
@@ -178,7 +180,7 @@ def _pair(port: str, peer: str) -> str:
 
 def _uplink_rates(uplink: Uplink) -> Iterator[str]:
     yield _shape(uplink.port, uplink.out)
-    yield _shape(uplink.spine_port, uplink.into)
+    yield _shape(uplink.upper_port, uplink.into)
 
 
 def _host_calls(layout: NetworkLayout, host: Host) -> Iterator[ToolCall]:

@@ -113,7 +113,7 @@ def _ports(bed: Testbed, fault: SlowPort) -> tuple[tuple[str, str], ...]:
         host = _host(bed, fault.name)
         return (host.namespace, INTERFACE), (switch, host.port)
     uplink = next(one for one in bed.layout.uplinks if one.rack == fault.name)
-    return (switch, uplink.port), (switch, uplink.spine_port)
+    return (switch, uplink.port), (switch, uplink.upper_port)
 
 
 def _limit(runner: Runner, namespace: str, port: str, rate: float) -> ToolCall:

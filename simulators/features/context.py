@@ -14,6 +14,7 @@ from autosync.plan.bound import bound, rates_of
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.costs import Costs
 from autosync.specs.model import ITEM_BYTES, ModelSpec
+from autosync.specs.uplinks import nodes_behind
 
 CONTEXT = (
     "model.compute",
@@ -81,8 +82,8 @@ def _of_cluster(model: ModelSpec, cluster: ClusterSpec, costs: Costs, scales: Sc
     workers = [node for node in cluster.nodes if node.role == "worker"]
     rates = [min(node.bandwidth_out, node.bandwidth_in) for node in workers]
     uplinks = [
-        sum(node.bandwidth_out for node in cluster.nodes if node.rack == rack.name) / rack.uplink_out
-        for rack in cluster.racks
+        sum(cluster.nodes[node].bandwidth_out for node in behind) / rack.uplink_out
+        for rack, behind in zip(cluster.racks, nodes_behind(cluster), strict=True)
     ]
     processors = 0.0 if costs.num_processors is None else len(cluster.ranks) / costs.num_processors
     return {

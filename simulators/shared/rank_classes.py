@@ -12,13 +12,14 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autosync.plan.tables import Shape
 from autosync.plan.types import Algorithm, Collective
 from autosync.specs.calibration import Estimate
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.uplinks import NO_RACK, nodes_behind, racks_around
 
 _ALIKE = 0.1
 """The share by which rates may differ and still count as equal."""
@@ -79,7 +80,7 @@ def _refined(cluster: ClusterSpec, shapes: frozenset[Shape]) -> Classes:
                 # slow.
                 meeting = meetings.setdefault(met, len(meetings))
                 for place, rank in enumerate(group):
-                    seen[rank].append((number, _place(shape, place), meeting))
+                    seen[rank].append((number, _place(shape, place), meeting, _partners(shape, classes, place)))
         finer = _numbered([tuple(one) for one in seen])
         if max(finer) == max(of_rank):
             return Classes(of_rank=of_rank, of_node=of_node, num_ranks=_counted(of_rank), num_nodes=_counted(of_node))
@@ -107,16 +108,27 @@ def _place(shape: Shape, place: int) -> int:
     return min(place, 1) if shape.algorithm == "star" else place
 
 
+def _partners(shape: Shape, classes: Sequence[int], place: int) -> tuple[int, ...]:
+    """Return the classes that a member of halving-doubling meets, one after the other; nothing for other algorithms.
+
+    Each meeting has another length, so it matters who comes when.
+    """
+    if shape.algorithm != "halving_doubling" or not _is_symmetric(shape):
+        return ()
+    distances = [1 << level for level in range(len(classes).bit_length() - 1)]
+    return tuple([classes[place ^ distance] for distance in distances])
+
+
 def _kind_of_node(cluster: ClusterSpec, position: int) -> Hashable:
     node = cluster.nodes[position]
-    rack = next((rack for rack in cluster.racks if rack.name == node.rack), None)
-    uplink = None if rack is None else (rack.uplink_out, rack.uplink_in, _num_in_rack(cluster, rack.name))
+    around = [rack for rack in racks_around(cluster)[position] if rack != NO_RACK]
+    uplinks = tuple([_kind_of_rack(cluster, rack) for rack in around])
     # A host that a probe found slow is another kind of host, whatever its file claims.
     found = cluster.calibration.node(node.name) if cluster.calibration else None
     measured = () if found is None else (found.rate_out, found.rate_in, found.rate_within)
     probed = tuple([_rough(one) for one in measured])
     rates = (node.bandwidth_out, node.bandwidth_in, node.intra_bandwidth, node.intra_total, node.nics)
-    return (node.role, node.devices, node.compute, *rates, uplink, probed)
+    return (node.role, node.devices, node.compute, *rates, uplinks, probed)
 
 
 def _rough(rate: Estimate | None) -> float | None:
@@ -124,8 +136,9 @@ def _rough(rate: Estimate | None) -> float | None:
     return None if rate is None or rate.value <= 0 else round(math.log(rate.value) / _ALIKE)
 
 
-def _num_in_rack(cluster: ClusterSpec, rack: str) -> int:
-    return sum(node.rack == rack for node in cluster.nodes)
+def _kind_of_rack(cluster: ClusterSpec, position: int) -> Hashable:
+    rack = cluster.racks[position]
+    return (rack.uplink_out, rack.uplink_in, len(nodes_behind(cluster)[position]))
 
 
 def _ranks_of(cluster: ClusterSpec, of_rank: tuple[int, ...]) -> Mapping[int, tuple[int, ...]]:

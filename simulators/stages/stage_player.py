@@ -16,6 +16,7 @@ from autosync.specs.compute_pace import share_factor
 from autosync.specs.costs import Costs
 from autosync.specs.cuts import segment_seconds
 from autosync.specs.model import ModelSpec
+from autosync.specs.uplinks import crossed
 from autosync.strategy.stages import holders_of_variables
 
 
@@ -142,14 +143,9 @@ class _Player:
 
     def _way(self, source: int, destination: int) -> tuple[int, ...]:
         """Return the links between two nodes."""
-        links = [2 * source, 2 * destination + 1]
-        names = [rack.name for rack in self._cluster.racks]
-        racks = [self._cluster.nodes[node].rack for node in (source, destination)]
-        if racks[0] != racks[1]:
-            links += [
-                self._uplinks + 2 * names.index(rack) + side for side, rack in enumerate(racks) if rack is not None
-            ]
-        return tuple(links)
+        sides = enumerate(crossed(self._cluster, source, destination))
+        uplinks = [self._uplinks + 2 * rack + side for side, racks in sides for rack in racks]
+        return (2 * source, 2 * destination + 1, *uplinks)
 
     def _finish(self, ends: Mapping[int, float]) -> float:
         """Return when all gradients are summed and all parameters updated."""

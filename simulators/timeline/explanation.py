@@ -256,7 +256,7 @@ def _busy_links(cluster: ClusterSpec, scene: Scene, seconds: float) -> tuple[Bus
     lines = scene.lines[scene.channels["line"]]
     totals = np.where(scene.channels["num_messages"] > 0, totals, 0.0) / every
     np.add.at(out, lines["link"], totals)
-    for field in ("queue", "rack_out", "rack_in"):
+    for field in ("queue", "rack_out", "rack_in", "inner_out", "inner_in"):
         on = lines[field] >= 0
         np.add.at(into, lines[field][on], totals[on])
     leave = [(number, interface_name(node.name, "out")) for number, node in enumerate(cluster.nodes)]

@@ -11,11 +11,12 @@ from autosync.specs.calibration import Estimate
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.costs import Costs
 from autosync.specs.shaping import bucket
+from autosync.specs.uplinks import racks_around
 
 
 def network_of(cluster: ClusterSpec, costs: Costs) -> NetworkLinks:
     """Return the links at the rates that a probe found, else at those in the cluster file."""
-    racks = {rack.name: number for number, rack in enumerate(cluster.racks)}
+    around = np.array(racks_around(cluster), dtype=np.int64)
     probed = [_probed(cluster, node) for node in cluster.nodes]
     uplinks = {one.name: one for one in cluster.calibration.racks} if cluster.calibration else {}
 
@@ -43,7 +44,8 @@ def network_of(cluster: ClusterSpec, costs: Costs) -> NetworkLinks:
     ]
     return NetworkLinks(
         node=np.array([rank.node for rank in cluster.ranks], dtype=np.int64),
-        rack=np.array([-1 if node.rack is None else racks[node.rack] for node in cluster.nodes], dtype=np.int64),
+        rack=around[:, 0].copy(),
+        inner_rack=around[:, 1].copy(),
         num_racks=len(cluster.racks),
         link_rate=np.array([*(rate(node.bandwidth_out, one.get("out")) for node, one in pairs), *within]),
         link_burst=np.array(

@@ -32,10 +32,11 @@ CHANNEL = _record("source destination first_message num_messages line back is_na
 """The messages of a transfer from one part to another, over one connection (`line`). Their requests use another
 (`back`)."""
 
-LINE = _record("link queue rack_out rack_in")
+LINE = _record("link queue rack_out rack_in inner_out inner_in")
 """A connection: the link on which it begins and the queues that it goes through (-1: none).
 
-Where it leaves no rack, `rack_out` and `rack_in` are what the ranks of its nodes share inside them.
+`inner_out` and `inner_in` are those of racks within pods, which have `rack_out` and `rack_in`. Where it leaves no
+outermost rack, the latter are what the ranks of its nodes share inside them.
 """
 
 PART_STATE = _record("iteration runs step asked post num_sent", "", "is_busy is_open")
@@ -81,7 +82,8 @@ class Times(NamedTuple):
 class NetworkLinks(NamedTuple):
     """The links between ranks.
 
-    `node` has the node of each rank, and `rack` the rack of each node (-1: none). The first links are the ways out of
+    `node` has the node of each rank, `rack` the outermost rack of each node and `inner_rack` the rack within that one
+    (-1: none). The first links are the ways out of
     nodes; then come the ways from a rank to others of its node. Each link has a rate in bytes a second, a burst that
     passes at once after a pause, and the most bytes a second of one connection (`link_flow`). The first queues are the
     ways into nodes; then come the ways out of racks, the ways into racks, and what ranks share inside nodes (`bus` has
@@ -90,6 +92,7 @@ class NetworkLinks(NamedTuple):
 
     node: Integers
     rack: Integers
+    inner_rack: Integers
     num_racks: int
     bus: Integers
     link_rate: Floats

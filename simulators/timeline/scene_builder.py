@@ -282,6 +282,7 @@ def _first_of(network: NetworkLinks, nodes: EqualNodes) -> NetworkLinks:
     return network._replace(
         node=network.node[: nodes.per_node],
         rack=network.rack[:1],
+        inner_rack=network.inner_rack[:1],
         link_rate=network.link_rate[links],
         link_burst=network.link_burst[links],
         link_flow=network.link_flow[links],

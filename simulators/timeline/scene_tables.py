@@ -248,7 +248,7 @@ def _enter_lines(inputs: SceneInputs, lines: Records) -> None:
         one = lines[line]
         sender, is_there = line // num_ranks % num_ranks, line >= num_here
         start, end = network.node[sender], network.node[line % num_ranks]
-        one.link, one.queue, one.rack_out, one.rack_in = start, end, -1, -1
+        one.link, one.queue, one.rack_out, one.rack_in, one.inner_out, one.inner_in = start, end, -1, -1, -1, -1
         if start == end and not is_there:
             one.link, one.queue, one.rack_out = num_nodes + sender, -1, network.bus[start]
         elif network.rack[start] != network.rack[end]:
@@ -258,6 +258,11 @@ def _enter_lines(inputs: SceneInputs, lines: Records) -> None:
                 one.rack_in = num_nodes + network.num_racks + network.rack[end]
         else:
             one.rack_out, one.rack_in = network.bus[start], network.bus[end]
+        if network.inner_rack[start] != network.inner_rack[end]:
+            if network.inner_rack[start] >= 0:
+                one.inner_out = num_nodes + network.inner_rack[start]
+            if network.inner_rack[end] >= 0:
+                one.inner_in = num_nodes + network.num_racks + network.inner_rack[end]
 
 
 @borrows_inner

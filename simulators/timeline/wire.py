@@ -105,7 +105,7 @@ def _way(ways: _Ways, line: int, most_bytes: float) -> float:
     Among queues in series only the slowest fills, because it passes on no more than the others can handle.
     """
     facts, longest = ways.lines[line], 0.0
-    for queue in (facts.queue, facts.rack_out, facts.rack_in):
+    for queue in (facts.queue, facts.rack_out, facts.rack_in, facts.inner_out, facts.inner_in):
         if queue >= 0:
             _settle_queue(ways, queue)
             longest = max(longest, min(ways.queues[queue].backlog, most_bytes) / ways.queue_rate[queue])
@@ -138,7 +138,7 @@ def _settle_queue(ways: _Ways, queue: int) -> None:
 def _flow(ways: _Ways, line: int, rate: float) -> None:
     """Change the rate at which a connection fills the queues on its way."""
     facts = ways.lines[line]
-    for queue in (facts.queue, facts.rack_out, facts.rack_in):
+    for queue in (facts.queue, facts.rack_out, facts.rack_in, facts.inner_out, facts.inner_in):
         if queue >= 0:
             _settle_queue(ways, queue)
             ways.queues[queue].inflow += rate
@@ -148,7 +148,7 @@ def _flow(ways: _Ways, line: int, rate: float) -> None:
 def _fill(ways: _Ways, line: int, num_bytes: float) -> None:
     """Add bytes at once to the queues on a connection's way."""
     facts = ways.lines[line]
-    for queue in (facts.queue, facts.rack_out, facts.rack_in):
+    for queue in (facts.queue, facts.rack_out, facts.rack_in, facts.inner_out, facts.inner_in):
         if queue >= 0:
             _settle_queue(ways, queue)
             ways.queues[queue].backlog += num_bytes

@@ -10,6 +10,7 @@ import numpy as np
 from autosync.plan.traffic import transfer_traffic
 from autosync.plan.types import Transfer
 from autosync.specs.cluster import ClusterSpec, Node, Rack
+from autosync.specs.uplinks import nodes_behind
 from autosync.strategy.shapes.trees import TreeShape
 
 GIGABIT = 125e6
@@ -32,8 +33,8 @@ def node(name: str, rack: str | None, out: float = 1.0, into: float | None = Non
     )
 
 
-def rack(name: str, out: float = 0.5, into: float | None = None) -> Rack:
-    return Rack(name=name, uplink_out=out * GIGABIT, uplink_in=(out if into is None else into) * GIGABIT)
+def rack(name: str, out: float = 0.5, into: float | None = None, *, pod: str | None = None) -> Rack:
+    return Rack(name=name, uplink_out=out * GIGABIT, uplink_in=(out if into is None else into) * GIGABIT, rack=pod)
 
 
 def cluster(nodes: list[Node], *racks: Rack) -> ClusterSpec:
@@ -44,6 +45,16 @@ def racks_of(*sizes: int, uplink: float = 0.5) -> ClusterSpec:
     """Racks of so many hosts at 1 Gbit/s."""
     nodes = [node(f"n{place}{one}", f"r{place}") for place, size in enumerate(sizes) for one in range(size)]
     return cluster(nodes, *[rack(f"r{place}", uplink) for place in range(len(sizes))])
+
+
+def pods_of(*pods: tuple[int, ...], uplink: float = 1.0, pod_uplink: float = 0.5) -> ClusterSpec:
+    """Pods of racks of so many hosts at 1 Gbit/s."""
+    places = [
+        (f"p{pod}", f"p{pod}r{place}", size) for pod, sizes in enumerate(pods) for place, size in enumerate(sizes)
+    ]
+    nodes = [node(f"{name}n{one}", name) for _, name, size in places for one in range(size)]
+    racks = [rack(f"p{pod}", pod_uplink) for pod in range(len(pods))]
+    return cluster(nodes, *racks, *[rack(name, uplink, pod=pod) for pod, name, _ in places])
 
 
 UNLIKE: Mapping[str, ClusterSpec] = {
@@ -80,6 +91,16 @@ UNLIKE: Mapping[str, ClusterSpec] = {
     "eight hosts in four racks": racks_of(2, 2, 2, 2),
     "fat uplinks": racks_of(3, 3, uplink=10.0),
     "a host without a rack": cluster([node("a", "x"), node("b", "x"), node("c", None)], rack("x")),
+    "two pods of two racks": pods_of((2, 2), (2, 2)),
+    "uneven pods": pods_of((3, 2), (2,), pod_uplink=0.7),
+    "slow racks in pods": pods_of((2, 2), (2, 2), (2, 2), uplink=0.4, pod_uplink=1.0),
+    "a host in a pod without a rack": cluster(
+        [node("a", "x"), node("b", "x"), node("c", "pod"), node("d", "y"), node("e", "y")],
+        rack("pod", 0.7),
+        rack("x", 0.5, pod="pod"),
+        rack("y"),
+    ),
+    "64 hosts in 8 racks in 2 pods": pods_of((8,) * 4, (8,) * 4, uplink=4.0, pod_uplink=4.0),
     "64 hosts in 8 racks": racks_of(*[8] * 8, uplink=2.0),
 }
 
@@ -93,17 +114,22 @@ def bound_seconds(found: ClusterSpec, num_bytes: float) -> float:
     """
     workers = [one for one in found.nodes if one.role == "worker"]
     servers = [one for one in found.nodes if one.role == "server"]
-    homes = {one.rack for one in workers} - {None}
-    racks = [one for one in found.racks if one.name in homes]
+    behind = dict(zip(found.racks, nodes_behind(found), strict=True))
+    inside = {one: sum(found.nodes[place].role == "worker" for place in places) for one, places in behind.items()}
+    racks = [one for one in found.racks if one.rack is None and inside[one]]
     terms = [1 / min(one.bandwidth_out, one.bandwidth_in) for one in workers]
-    terms += [1 / min(one.uplink_out, one.uplink_in) for one in racks if any(n.rack != one.name for n in workers)]
+    terms += [1 / min(one.uplink_out, one.uplink_in) for one in found.racks if 0 < inside[one] < len(workers)]
     n = len(workers)
     both = [math.fsum(one.bandwidth_out + one.bandwidth_in for one in nodes) for nodes in (workers, servers)]
     terms.append(4 * (n - 1) / (both[0] + (n - 2) / n * both[1]))
     if not servers:
         terms += [2 * (n - 1) / math.fsum(getattr(one, rate) for one in workers) for rate in RATES]
-    if all(one.rack in homes for one in found.nodes):
+    if sum(len(behind[one]) for one in racks) == len(found.nodes):
         terms += [2 * (len(racks) - 1) / math.fsum(getattr(one, rate) for one in racks) for rate in UPLINK_RATES]
+    # Racks in pods among themselves, if every worker is in one; data between two of them passes both uplinks.
+    inner = [one for one in found.racks if one.rack is not None]
+    if sum(inside[one] for one in inner) == len(workers) and not servers:
+        terms += [2 * (len(inner) - 1) / math.fsum(getattr(one, rate) for one in inner) for rate in UPLINK_RATES]
     return num_bytes * max(terms)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from autosync.pictures.cluster_picture import MAX_NODES, ClusterLoad, cluster_pi
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import load_cluster, shipped_clusters
 from autosync.specs.links import Direction, inside_name, interface_name, uplink_name
+from tests.helpers.rack_clusters import UNLIKE
 
 See = Callable[[str], Any]
 
@@ -35,6 +37,15 @@ def test_each_load_has_a_meter_on_each_link(see: See) -> None:
     assert seen.texts.count("90%") == len(links)
     assert seen.texts.count("40%") == len(links)
     assert seen.count("rect")["frame"] == 2 * len(links)
+
+
+def test_pods_stand_between_the_spine_and_racks(see: See) -> None:
+    cluster = UNLIKE["a host in a pod without a rack"]
+    seen = see(cluster_picture(cluster, title="pods"))
+    assert {"spine", "pod", "x", "y", *(node.name for node in cluster.nodes)} <= set(seen.texts)
+    # Under the spine: one pod and a rack beside it; under the pod: a rack and a host.
+    flat = replace(cluster, racks=tuple(replace(rack, rack=None) for rack in cluster.racks))
+    assert seen.height > see(cluster_picture(flat, title="flat")).height
 
 
 def test_links_without_a_known_load_have_no_meter(see: See) -> None:

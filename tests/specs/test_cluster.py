@@ -7,6 +7,8 @@ import pytest
 from autosync.errors import InputError
 from autosync.specs.cluster import ClusterSpec, Node, Rack, describe, symmetry_classes
 
+_POD = Rack(name="pod", uplink_out=1.0, uplink_in=1.0)
+
 
 def _node(name: str, **fields: object) -> Node:
     plain = Node(name=name, host=name, bandwidth_out=1e8, bandwidth_in=1e8)
@@ -140,6 +142,27 @@ def test_fingerprint_is_of_what_plans_depend_on() -> None:
             (),
             {"racks": (Rack(name="r", uplink_out=1.0, uplink_in=-1.0),)},
             "racks[0].uplink_in: -1.0 bytes per second is no rate (a rate is finite and above 0)",
+        ),
+        (
+            (),
+            {"racks": (Rack(name="r", uplink_out=1.0, uplink_in=1.0, rack="pot"), _POD)},
+            "racks[0].rack: unknown rack 'pot' (known: r, pod); did you mean 'pod'?",
+        ),
+        (
+            (),
+            {
+                "racks": (
+                    _POD,
+                    dataclasses.replace(_POD, name="r", rack="pod"),
+                    dataclasses.replace(_POD, name="q", rack="r"),
+                )
+            },
+            "racks[2].rack: 'r' stands in a rack itself (a rack may stand in a pod, and a pod in none)",
+        ),
+        (
+            (),
+            {"racks": (dataclasses.replace(_POD, rack="pod"),)},
+            "racks[0].rack: 'pod' stands in a rack itself (a rack may stand in a pod, and a pod in none)",
         ),
         ((), {"alike": ((),)}, "alike[0]: a class without nodes (a class names nodes)"),
         ((), {"alike": (("a", "c"),)}, "alike[0][1]: unknown node 'c' (known: a, b)"),

@@ -74,6 +74,24 @@ def test_a_rack_is_a_bridge_with_a_shaped_uplink() -> None:
     assert [(words[6], words[10]) for words in shaped] == [("uplink0", "5000000bps"), ("downlink0", "10000000bps")]
 
 
+def test_the_uplink_of_a_rack_in_a_pod_ends_at_the_pod() -> None:
+    racks = (Rack(name="pod", uplink_out=5e6, uplink_in=1e7), Rack(name="r", uplink_out=2e7, uplink_in=3e7, rack="pod"))
+    nodes = (_node("a", rack="r"), _node("b", rack="pod"), _node("c"))
+    lines = _text(plan_layout(ClusterSpec(name="pods", nodes=nodes, racks=racks), 0)).splitlines()
+    inside = [line.removeprefix(f"ip -n autosync-{KEY}-switch ") for line in lines]
+    assert [line.split()[2:5:2] for line in inside if " master " in line] == [
+        ["uplink0", "rack0"],
+        ["downlink0", "spine"],
+        ["uplink1", "rack1"],
+        ["downlink1", "rack0"],
+        ["host0", "rack1"],
+        ["host1", "rack0"],
+        ["host2", "spine"],
+    ]
+    shaped = [line.split() for line in lines if "link1" in line and line.startswith("tc")]
+    assert [(words[6], words[10]) for words in shaped] == [("uplink1", "20000000bps"), ("downlink1", "30000000bps")]
+
+
 def test_the_key_changes_with_anything_in_the_file_and_with_nothing_else() -> None:
     cluster = ClusterSpec(name="two", nodes=(_node("a"), _node("b")), launcher="testbed")
     again = build_cluster({key: value for key, value in dump_cluster(cluster).items() if key != "schema"})

@@ -123,7 +123,9 @@ class KnownTemplates:
         )
 
     def _row(self, template: Template, synchroniser: Synchroniser, codec: int) -> tuple[int, ...]:
-        holders, update = template.collect.holders, template.settle.once[0]
+        update = template.settle.once[0]
+        # All workers hold shards, perhaps in another order.
+        holders = self._site.workers if template.collect.sharded else template.collect.holders
         assert isinstance(update, LocalStep), "the first of what is done once is the update"
         return (
             template.settle.by_slice,

@@ -30,7 +30,8 @@ def _collect(site: Site, synchroniser: AllReduce, codec: Codec | None) -> Collec
     else:
         collective: Collective = "all_reduce" if is_summable(codec) else "all_gather_v"
         # Trees may have servers as inner nodes.
-        members = (tuple(range(topology.num_ranks)),) if isinstance(topology, TreeShape) else workers
+        is_over_trees = isinstance(topology, TreeShape)
+        members = (tuple(range(topology.num_ranks)),) if is_over_trees else site.ordered(workers, topology)
         transfer = TransferStep(collective, topology, members, 0, (wire.kind,), wire.waits, wire.amount)
         arrived = (draft.add(transfer._replace(item_bytes=wire.item_bytes)),)
         if site.adds_up:
@@ -51,10 +52,11 @@ def _hierarchical(site: Site, draft: Draft, topology: Algorithm, wire: Wire) -> 
         within = within._replace(algorithm="native" if topology == "native" else "ring")
         across = tuple(zip(*site.nodes, strict=True))
         shared = draft.add(within._replace(collective="reduce_scatter"))
+        across = site.ordered(across, topology)
         met = draft.add(between._replace(groups=across, within=inner, waits=(shared,)))
         return (draft.add(within._replace(collective="all_gather", stage=2, waits=(met,))),)
     within = within._replace(algorithm="native" if topology == "native" else "tree")
-    leaders = (tuple(group[0] for group in site.nodes),)
+    leaders = site.ordered((tuple(group[0] for group in site.nodes),), topology)
     reduced = draft.add(within)
     met = draft.add(between._replace(groups=leaders, waits=(*ready, reduced)))
     home = draft.add(within._replace(collective="broadcast", stage=2, waits=(*ready, reduced, met)))

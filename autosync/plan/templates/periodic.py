@@ -30,9 +30,9 @@ def periodic_template(site: Site, synchroniser: Periodic, codec: Codec | None) -
     kept: tuple[Kept, ...] = (Kept("param"),)
     met, every = UPDATED, synchroniser.every
     if site.num_workers > 1:
-        met = draft.add(
-            TransferStep("all_reduce", synchroniser.topology, site.workers, 0, ("param",), (met,), every=every)
-        )
+        topology = synchroniser.topology
+        meeting = site.ordered(site.workers, topology)
+        met = draft.add(TransferStep("all_reduce", topology, meeting, 0, ("param",), (met,), every=every))
         met = draft.add(LocalStep("average", site.workers, ("param",), ("param",), (met,), every=every))
     if synchroniser.outer is not None:
         kept = (*kept, Kept("anchor"))

@@ -14,8 +14,10 @@ from autosync.strategy.synchronisers.sharded import Sharded
 
 def sharded_template(site: Site, synchroniser: Sharded, codec: Codec | None) -> Template:
     """Return the template: reduce-scatter gradients, let each rank update its shard, all-gather parameters."""
-    draft, workers = Draft(), site.workers
+    draft = Draft()
     topology = site.algorithm(synchroniser.topology, synchroniser.trees)
+    # Local work names the ranks in the same order, because a rank's shard is that of its place.
+    workers = site.ordered(site.workers, topology)
     if isinstance(topology, TreeShape):
         topology = replace(topology, shares=by_root(topology.shares))
     weights = shard_weights(topology)

@@ -79,8 +79,12 @@ class Styles:
         self._rates = bandwidths_of(space.cluster)
         self.total_bytes = sum(variable.num_bytes for variable in self._variables)
         largest = max(self._variables, key=lambda variable: variable.num_bytes)
-        self._dense = {dtype: _by_way(table) for dtype, table in space.choices.dense_table.items()}
-        self._rows = _by_way(space.choices.alone_table["embedding"])
+        choices = space.choices
+        self._dense = {
+            dtype: _by_way(table) | _by_way(choices.following_table[dtype])
+            for dtype, table in choices.dense_table.items()
+        }
+        self._rows = _by_way(choices.alone_table["embedding"])
         self.ways = tuple(self._dense[largest.dtype])
         self.rows_ways = ("", *self._rows)
 

@@ -90,7 +90,7 @@ def problem_of(
         forward_bytes=tuple(float(one[0]) for one in known),
         backward_bytes=tuple(float(one[1]) for one in known),
         hosts=tuple(_hosts(cluster)),
-        uplinks=(*[min(rack.uplink_out, rack.uplink_in) for rack in cluster.racks], math.inf),
+        uplinks=(*_uplinks(cluster), math.inf),
         microbatches=microbatches,
         slack=slack,
         # Every rank builds the whole model.
@@ -116,6 +116,16 @@ def _weights(model: ModelSpec) -> list[int]:
         known.update(new)
         found.append(sum(model.variable(name).num_bytes for name in new))
     return found
+
+
+def _uplinks(cluster: ClusterSpec) -> Iterator[float]:
+    """Yield the rate at which each rack reaches others: that of its uplink, or of its pod's if that is slower.
+
+    Racks of one pod reach each other at the rate of their own uplinks; taking the pod's is careful.
+    """
+    rates = {rack.name: min(rack.uplink_out, rack.uplink_in) for rack in cluster.racks}
+    for rack in cluster.racks:
+        yield min(rates[rack.name], math.inf if rack.rack is None else rates[rack.rack])
 
 
 def _hosts(cluster: ClusterSpec) -> Iterator[StageHost]:

@@ -11,7 +11,7 @@ A distribution tree is a reduction tree with all directions turned round.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -26,6 +26,14 @@ class TreePrices(NamedTuple):
     receive: Floats
     leave: Floats
     enter: Floats
+
+
+class TreesToRoots(Protocol):
+    """Finds, under some prices, a cheap tree to any root."""
+
+    def to(self, root: int) -> Integers:
+        """Return the parent of each node in a cheap tree to a root."""
+        ...
 
 
 class CheapestTrees:

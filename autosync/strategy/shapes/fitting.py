@@ -12,15 +12,17 @@ Each tree costs every node messages. So of the optimal trees only so many are ke
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from autosync.specs.cluster import ClusterSpec
-from autosync.strategy.shapes.cheapest_trees import CheapestTrees, TreePrices
-from autosync.strategy.shapes.levels import Ranks
+from autosync.strategy.shapes.cheapest_trees import CheapestTrees, TreePrices, TreesToRoots
+from autosync.strategy.shapes.levels import Ranks, levels
 from autosync.strategy.shapes.links import Floats, Integers, TreeLinks, tree_links, without_servers
+from autosync.strategy.shapes.pod_trees import PodPlaces, PodTrees
 from autosync.strategy.shapes.trees import ABSENT, Parents, TreeShare, simplified
 
 MOST_TREES = 64
@@ -31,6 +33,9 @@ MESSAGE_SECONDS = 1e-4
 _MOST_ROUNDS = 60
 _CLOSE_ENOUGH = 0.005
 """How near to the optimum the search for candidates ends, as a share of the time."""
+
+_PATIENCE = 4
+"""With pods, the search ends after so many rounds that gained less than this together."""
 
 _NUM_UNITS = 2520
 _SMALLEST_SHARE = 1e-6
@@ -70,7 +75,7 @@ def fitted_shares(
         # The only node with workers comes first, and no link is used.
         alone = (0, *[ABSENT] * (links.num_nodes - 1))
         return _as_shares(links, [_Candidate(alone, alone, np.zeros(0))], np.ones(1))
-    candidates = _useful_candidates(links)
+    candidates = _useful_candidates(links, _of_levels(cluster, links) if links.has_pods else ())
     solution = _solve(candidates)
     order = np.argsort(-solution.shares, kind="stable")
     num_used = int((solution.shares > _SMALLEST_SHARE).sum())
@@ -95,20 +100,36 @@ def _counts(most: int) -> Iterable[int]:
     yield most
 
 
-def _useful_candidates(links: TreeLinks) -> list[_Candidate]:
-    """Return candidates whose best shares are as good as those of all trees."""
+def _useful_candidates(links: TreeLinks, known: Iterable[_Candidate]) -> list[_Candidate]:
+    """Return candidates whose best shares are as good as those of all trees; with pods, nearly as good."""
     found: dict[tuple[Parents, Parents], _Candidate] = {}
     even = np.ones(len(links.rates)) / len(links.rates)
-    for candidate in [*_cheapest(links, even), *_around_each_node(links)]:
+    for candidate in [*known, *_cheapest(links, even), *_around_each_node(links)]:
         found.setdefault(candidate[:2], candidate)
+    best = [math.inf]
     for _ in range(_MOST_ROUNDS):
         solution = _solve(list(found.values()))
+        best.append(min(best[-1], solution.seconds))
+        # With pods, no candidate is proven to be the cheapest, so prices may never tell that the end has come.
+        if links.has_pods and best[-1] > (1 - _CLOSE_ENOUGH) * best[-1 - _PATIENCE :][0]:
+            break
         new = [one for one in _cheapest(links, solution.prices) if one[:2] not in found]
         least = min([float(one.seconds @ solution.prices) for one in new], default=solution.seconds)
         if least >= solution.seconds * (1 - _CLOSE_ENOUGH):
             break
         found.update({one[:2]: one for one in new})
     return list(found.values())
+
+
+def _of_levels(cluster: ClusterSpec, links: TreeLinks) -> Iterable[_Candidate]:
+    """Yield the trees of `levels` over nodes."""
+    node_of = {rank: node for node, group in enumerate(links.ranks) for rank in group}
+    for share in levels(cluster).shares:
+        parents = np.full(links.num_nodes, ABSENT)
+        for rank, parent in enumerate(share.up):
+            if parent == rank or node_of[parent] != node_of[rank]:
+                parents[node_of[rank]] = node_of[parent]
+        yield _candidate(links, parents, parents)
 
 
 def _around_each_node(links: TreeLinks) -> Iterable[_Candidate]:
@@ -121,19 +142,27 @@ def _around_each_node(links: TreeLinks) -> Iterable[_Candidate]:
                 receive[members[root % len(members)]] = 0.5
         receive[root] = 0.0
         dear = np.full(links.num_racks, 2.0)
+        dear_inside = np.full(len(links.inner_out), 2.0)
         prices = TreePrices(np.ones(links.num_nodes), receive, dear, dear)
-        parents = CheapestTrees(prices, links.rack, links.serves).to(root)
+        parents = _trees(links, prices, dear_inside, dear_inside).to(root)
         yield _candidate(links, parents, parents)
 
 
 def _cheapest(links: TreeLinks, prices: Floats) -> Iterable[_Candidate]:
     """Return for each root the cheapest trees under prices of links (for the seconds of each)."""
-    per_byte = prices / links.rates
-    cuts = np.cumsum([links.num_nodes, links.num_nodes, links.num_racks])
-    out, into, leave, enter = np.split(per_byte, cuts)
-    reduction = CheapestTrees(TreePrices(out, into, leave, enter), links.rack, links.serves)
-    distribution = CheapestTrees(TreePrices(into, out, enter, leave), links.rack, links.serves)
+    cuts = np.cumsum([len(rates) for rates in links.by_kind[:-1]])
+    out, into, leave, enter, inner_leave, inner_enter = np.split(prices / links.rates, cuts)
+    reduction = _trees(links, TreePrices(out, into, leave, enter), inner_leave, inner_enter)
+    distribution = _trees(links, TreePrices(into, out, enter, leave), inner_enter, inner_leave)
     return [_candidate(links, reduction.to(root), distribution.to(root)) for root in range(links.num_nodes)]
+
+
+def _trees(links: TreeLinks, prices: TreePrices, leave: Floats, enter: Floats) -> TreesToRoots:
+    """Return what finds cheap trees under prices; `leave` and `enter` are those of inner racks."""
+    if not links.has_pods:
+        return CheapestTrees(prices, links.rack, links.serves)
+    places = PodPlaces(pod=links.rack, rack=links.inner, serves=links.serves)
+    return PodTrees(prices, leave, enter, places)
 
 
 def _candidate(links: TreeLinks, up: Integers, down: Integers) -> _Candidate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from autosync.specs.calibration import Estimate
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.uplinks import NO_RACK, racks_around
 from autosync.strategy.shapes.levels import Ranks, worker_racks
 from autosync.strategy.shapes.trees import ABSENT
 
@@ -18,22 +20,30 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
+_EQUAL = 0.1
+"""The share by which rates may differ and still count as equal."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TreeLinks:
     """Links by direction, in bytes per second.
 
-    Nodes are numbered rack by rack as `levels.worker_racks` lists them, then come nodes that only serve. `ranks` and
-    `rack` have the ranks and the rack of each node. A node without a rack is a rack by itself, with an endless uplink.
+    Nodes are numbered rack by rack as `levels.worker_racks` lists them, then come nodes that only serve. `ranks` has
+    the ranks of each node, `rack` the outermost rack around it and `inner` the rack within that one. A node without a
+    rack is a rack by itself, with an endless uplink, and so is one that stands in a pod, but in no rack. Without pods
+    there are no rates of inner racks.
     """
 
     ranks: tuple[Ranks, ...]
     rack: Integers
+    inner: Integers
     serves: Flags
     node_out: Floats
     node_in: Floats
     rack_out: Floats
     rack_in: Floats
+    inner_out: Floats
+    inner_in: Floats
 
     @property
     def num_nodes(self) -> int:
@@ -44,9 +54,19 @@ class TreeLinks:
         return len(self.rack_out)
 
     @property
+    def has_pods(self) -> bool:
+        """Whether racks stand in pods."""
+        return len(self.inner_out) > 0
+
+    @property
+    def by_kind(self) -> tuple[Floats, ...]:
+        """All rates: out of nodes, into nodes, out of outermost racks, into them, and the same of inner racks."""
+        return (self.node_out, self.node_in, self.rack_out, self.rack_in, self.inner_out, self.inner_in)
+
+    @property
     def rates(self) -> Floats:
-        """All rates in one array: out of nodes, into nodes, out of racks, into racks."""
-        return np.concatenate((self.node_out, self.node_in, self.rack_out, self.rack_in))
+        """All rates in one array."""
+        return np.concatenate(self.by_kind)
 
     def loads(self, up: Integers, down: Integers) -> Floats:
         """Return how often the data of one share passes each link, in the order of `rates`.
@@ -55,14 +75,11 @@ class TreeLinks:
         """
         below, above = _edges(up), _edges(down)
         source, destination = np.concatenate((below, down[above])), np.concatenate((up[below], above))
-        start, end = self.rack[source], self.rack[destination]
-        crosses = start != end
-        counted = (
-            (source, self.num_nodes),
-            (destination, self.num_nodes),
-            (start[crosses], self.num_racks),
-            (end[crosses], self.num_racks),
-        )
+        counted = [(source, self.num_nodes), (destination, self.num_nodes)]
+        for unit, count in ((self.rack, self.num_racks), (self.inner, len(self.inner_out))):
+            start, end = unit[source], unit[destination]
+            crosses = start != end
+            counted += [(start[crosses], count), (end[crosses], count)]
         return np.concatenate([np.bincount(ends, minlength=count) for ends, count in counted]).astype(np.float64)
 
 
@@ -70,15 +87,33 @@ def without_servers(links: TreeLinks) -> TreeLinks:
     """Return the links of workers alone; racks without workers are left out."""
     workers = np.flatnonzero(~links.serves)
     racks, rack = np.unique(links.rack[workers], return_inverse=True)
+    inners, inner = np.unique(links.inner[workers], return_inverse=True)
+    if not links.has_pods:
+        inners = inners[:0]
     return TreeLinks(
         ranks=tuple([links.ranks[node] for node in workers.tolist()]),
         rack=rack,
+        inner=inner,
         serves=links.serves[workers],
         node_out=links.node_out[workers],
         node_in=links.node_in[workers],
         rack_out=links.rack_out[racks],
         rack_in=links.rack_in[racks],
+        inner_out=links.inner_out[inners],
+        inner_in=links.inner_in[inners],
     )
+
+
+def has_unlike_links(cluster: ClusterSpec) -> bool:
+    """Whether workers have racks, or interfaces of different rates, so that equal loads fill some links before others.
+
+    Rates that differ by less than a probe may err count as equal.
+    """
+    if cluster.racks:
+        return True
+    links = tree_links(cluster)
+    workers = ~links.serves
+    return any(rates.max() > (1 + _EQUAL) * rates.min() for rates in (links.node_out[workers], links.node_in[workers]))
 
 
 def _edges(parents: Integers) -> Integers:
@@ -92,25 +127,36 @@ def tree_links(cluster: ClusterSpec) -> TreeLinks:
     servers = tuple([(rank.index,) for rank in cluster.ranks if rank.role == "server"])
     ranks = (*[node for rack in worker_racks(cluster) for node in rack], *servers)
     places = [cluster.ranks[group[0]].node for group in ranks]
-    homes = [cluster.nodes[place].rack for place in places]
-    # By its name, or by its only node.
-    numbers: dict[str | int, int] = {}
-    rack = [
-        numbers.setdefault(place if home is None else home, len(numbers))
-        for place, home in zip(places, homes, strict=True)
-    ]
-    uplinks = [_uplink_rates(cluster, name) if isinstance(name, str) else (math.inf, math.inf) for name in numbers]
+    outer, inner = zip(*[racks_around(cluster)[place] for place in places], strict=True)
+    rack, (rack_out, rack_in) = _units(cluster, outer)
+    inner_rack, (inner_out, inner_in) = np.zeros(len(places), dtype=np.int64), np.zeros((2, 0))
+    if any(rack != NO_RACK for rack in inner):
+        inner_rack, (inner_out, inner_in) = _units(cluster, inner)
     node_out, node_in = np.array([_node_rates(cluster, place) for place in places]).T
-    rack_out, rack_in = np.array(uplinks).T
     return TreeLinks(
         ranks=ranks,
-        rack=np.array(rack),
+        rack=rack,
+        inner=inner_rack,
         serves=np.arange(len(ranks)) >= len(ranks) - len(servers),
         node_out=node_out,
         node_in=node_in,
         rack_out=rack_out,
         rack_in=rack_in,
+        inner_out=inner_out,
+        inner_in=inner_in,
     )
+
+
+def _units(cluster: ClusterSpec, racks: Sequence[int]) -> tuple[Integers, Floats]:
+    """Number the racks of nodes by first appearance; return the number of each node's, and the rates of all uplinks.
+
+    Nodes without one are units by themselves.
+    """
+    numbers: dict[tuple[str, int], int] = {}
+    keys = [("node", node) if rack == NO_RACK else ("rack", rack) for node, rack in enumerate(racks)]
+    found = [numbers.setdefault(key, len(numbers)) for key in keys]
+    rates = [_uplink_rates(cluster, rack) if kind == "rack" else (math.inf, math.inf) for kind, rack in numbers]
+    return np.array(found), np.array(rates).T
 
 
 def _node_rates(cluster: ClusterSpec, position: int) -> tuple[float, float]:
@@ -120,10 +166,10 @@ def _node_rates(cluster: ClusterSpec, position: int) -> tuple[float, float]:
     return _rate(node.bandwidth_out, probed[0]), _rate(node.bandwidth_in, probed[1])
 
 
-def _uplink_rates(cluster: ClusterSpec, name: str) -> tuple[float, float]:
-    rack = next(rack for rack in cluster.racks if rack.name == name)
+def _uplink_rates(cluster: ClusterSpec, position: int) -> tuple[float, float]:
+    rack = cluster.racks[position]
     probes = cluster.calibration.racks if cluster.calibration else ()
-    found = next((probe for probe in probes if probe.name == name), None)
+    found = next((probe for probe in probes if probe.name == rack.name), None)
     probed = (None, None) if found is None else (found.rate_out, found.rate_in)
     return _rate(rack.uplink_out, probed[0]), _rate(rack.uplink_in, probed[1])
 

@@ -54,12 +54,14 @@ class Choices:
     """All settings of a space.
 
     `dense` has the settings for messages of any parts of a dtype, `alone` those for messages of one part, by the kind
-    of its variable (embedding or linear). The tables have the same settings by kind of synchroniser and codec.
+    of its variable (embedding or linear). The tables have the same settings by kind of synchroniser and codec: those of
+    `dense` that follow the cluster's links in `following_table`, the others in `dense_table`.
     """
 
     dense: Mapping[DType, tuple[Setting, ...]]
     alone: Mapping[str, tuple[Setting, ...]]
     dense_table: Mapping[DType, KindTable]
+    following_table: Mapping[DType, KindTable]
     alone_table: Mapping[str, KindTable]
     num_lanes: int
     num_priorities: int
@@ -69,15 +71,20 @@ class Choices:
 
 def find_choices(model: ModelSpec, cluster: ClusterSpec, limits: Limits) -> Choices:
     """Return the choices of a space; raise DoesNotApplyError if a variable has none."""
-    synchronisers = _unique(_synchronisers(cluster, limits), cluster)
+    found = [_variants(kind, cluster, limits) for kind in synchroniser_kinds() if kind in limits.synchronisers]
+    synchronisers = _unique([one for plain, _ in found for one in plain], cluster)
+    following = _unique([one for _, links in found for one in links], cluster, but=synchronisers)
     codecs: tuple[Codec | None, ...] = (None,)
     if "lossy" in limits.allow and cluster.num_workers > 1:
         codecs += limits.codecs
-    dense: dict[DType, tuple[Setting, ...]] = {}
+    plain: dict[DType, tuple[Setting, ...]] = {}
+    linked: dict[DType, tuple[Setting, ...]] = {}
     for dtype in dict.fromkeys(variable.dtype for variable in model.variables):
         # Rules of dense messages depend on a part's dtype, and those of PowerSGD on its sides, which are long here.
         probe = Variable(name="probe", shape=(2**40, 2**40), dtype=dtype, use=0, ready=0)
-        dense[dtype] = tuple(_legal_settings(probe, synchronisers, codecs, model, cluster))
+        plain[dtype] = tuple(_legal_settings(probe, synchronisers, codecs, model, cluster))
+        linked[dtype] = tuple(_legal_settings(probe, following, codecs, model, cluster))
+    dense = {dtype: (*plain[dtype], *linked[dtype]) for dtype in plain}
     alone: dict[str, tuple[Setting, ...]] = {"dense": ()}
     for kind in ("embedding", "linear"):
         sample = next((variable for variable in model.variables if variable.kind == kind), None)
@@ -88,7 +95,8 @@ def find_choices(model: ModelSpec, cluster: ClusterSpec, limits: Limits) -> Choi
     return Choices(
         dense=dense,
         alone=alone,
-        dense_table={dtype: _table(settings) for dtype, settings in dense.items()},
+        dense_table={dtype: _table(settings) for dtype, settings in plain.items()},
+        following_table={dtype: _table(settings) for dtype, settings in linked.items()},
         alone_table={kind: _table(settings) for kind, settings in alone.items()},
         num_lanes=min(limits.max_lanes, backend.max_lanes),
         num_priorities=limits.max_priorities if backend.overtakes else 1,
@@ -108,17 +116,22 @@ def _refuse_hopeless(
             raise DoesNotApplyError([Problem(what=what, rule=rule, path=("limits",))])
 
 
-def _synchronisers(cluster: ClusterSpec, limits: Limits) -> Iterator[Synchroniser]:
-    for kind, synchroniser in synchroniser_kinds().items():
-        if kind in limits.synchronisers:
-            yield from synchroniser.variants(cluster, limits)
+def _variants(kind: str, cluster: ClusterSpec, limits: Limits) -> tuple[Sequence[Synchroniser], Sequence[Synchroniser]]:
+    """Return the variants of a kind and those that follow the links. If it has only the latter, they are the former."""
+    synchroniser = synchroniser_kinds()[kind]
+    plain, links = list(synchroniser.variants(cluster, limits)), list(synchroniser.link_variants(cluster, limits))
+    return (plain, links) if plain else (links, [])
 
 
-def _unique(candidates: Iterable[Synchroniser], cluster: ClusterSpec) -> list[Synchroniser]:
+def _unique(
+    candidates: Iterable[Synchroniser], cluster: ClusterSpec, *, but: Sequence[Synchroniser] = ()
+) -> list[Synchroniser]:
+    """Return the first candidate of each canonical form, without the forms of the synchronisers `but`."""
+    known = {canonical_synchroniser(one, cluster) for one in but}
     found: dict[Synchroniser, Synchroniser] = {}
     for candidate in candidates:
         found.setdefault(canonical_synchroniser(candidate, cluster), candidate)
-    return list(found.values())
+    return [candidate for form, candidate in found.items() if form not in known]
 
 
 def _legal_settings(

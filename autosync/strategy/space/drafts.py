@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autosync.specs.model import Variable
+from autosync.specs.model import DType, Variable
 from autosync.strategy.parts import Partition
 from autosync.strategy.representation import Message
 from autosync.strategy.space.choices import Setting
@@ -26,6 +26,7 @@ class StrategyDraft:
 
     pieces: list[DraftPiece]
     setting: Setting
+    dtype: DType
     lane: int = 0
     priority: int = 0
     slice_bytes: int | None = None

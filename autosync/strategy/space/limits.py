@@ -44,7 +44,7 @@ class Limits:
     allow                the classes besides `exact`; default none, because lossy and stale strategies change training
     overlaps             how far transfers may overlap compute; default both
     synchronisers        default all (periodic only with `stale`)
-    topologies           default all that the backend can run; levels and trees only on clusters with racks
+    topologies           default all that the backend can run; levels only with racks, trees also where links differ
     hierarchical         all-reduce within nodes first; default yes
     server_updates       where a server's optimizer may run; default both places
     local_proxies        one rank exchanges data with a server for its whole node; default yes

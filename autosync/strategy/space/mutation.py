@@ -16,6 +16,7 @@ from autosync.strategy.space.division import divided, division_of
 from autosync.strategy.space.editing import Room, make_room
 from autosync.strategy.space.limits import Limits
 from autosync.strategy.space.placement import bandwidths_of
+from autosync.strategy.space.tree_changes import change_trees, has_trees
 
 Change = Callable[[Room, Strategy, random.Random], Strategy | None]
 
@@ -40,6 +41,9 @@ CHANGE_WEIGHTS: Mapping[Change, float] = {
 
 P_DIVISION = 0.15
 """The chance that a mutation changes the shares of the batch, where the space has uneven ones."""
+
+P_TREES = 0.2
+"""The chance that a mutation of a strategy with written-out trees changes these."""
 
 MAX_TRIES = 64
 NUM_REMEMBERED = 256
@@ -69,6 +73,8 @@ class Mutator:
         """Return the strategy after one change, if that applies."""
         if self._division is not None and rng.random() < P_DIVISION:
             return divided(strategy, self._division.change(strategy.shares, rng))
+        if any(map(has_trees, strategy.messages)) and rng.random() < P_TREES:
+            return change_trees(self._room, strategy, rng)
         changed = draw_weighted(rng, CHANGE_WEIGHTS)(self._room, strategy, rng)
         return changed and divided(changed, changed.shares)
 

@@ -22,6 +22,7 @@ from autosync.strategy.space.choices import Choices, KindTable, Variant
 from autosync.strategy.space.cutting import axes_to_cut, draw_partition
 from autosync.strategy.space.division import divided, division_of
 from autosync.strategy.space.drafts import DraftPiece, StrategyDraft, pieces_of
+from autosync.strategy.space.following import draw_following
 from autosync.strategy.space.limits import Limits
 from autosync.strategy.space.merging import Merging
 from autosync.strategy.space.placement import Placement, bandwidths_of
@@ -101,7 +102,7 @@ class Sampler:
                 table = self._choices.alone_table[variable.kind]
                 for piece in pieces_of(variable, partition, _touched_bytes(variable, num_bytes)):
                     setting = placement.place(variants.draw_alone(variable.kind, table), piece.num_bytes)
-                    drafts.append(StrategyDraft([piece], setting))
+                    drafts.append(StrategyDraft([piece], setting, variable.dtype))
             else:
                 pool = self._pool(rng, variable, partition, style)
                 pools.setdefault(pool, []).extend(pieces_of(variable, partition, num_bytes))
@@ -110,7 +111,7 @@ class Sampler:
             found = self._choices.dense_table[dtype][kind][codec]
             for group in style.merging.merge(rng, pieces):
                 group_bytes = sum([piece.num_bytes for piece in group])
-                drafts.append(StrategyDraft(group, placement.place(variants.draw(pool, found), group_bytes)))
+                drafts.append(StrategyDraft(group, placement.place(variants.draw(pool, found), group_bytes), dtype))
         return self._scheduled(rng, drafts, partitions)
 
     def _style(self, rng: random.Random) -> _Style:
@@ -168,12 +169,12 @@ class Sampler:
         draw_slices(rng, drafts, self._limits)
         draw_lanes(rng, drafts, self._choices.num_lanes)
         draw_priorities(rng, drafts, self._choices.num_priorities)
-        strategy = Strategy(
-            overlap=rng.choice(self._limits.overlaps),
-            partitions=partitions,
-            messages=tuple([draft.message() for draft in drafts]),
-        )
-        return strategy if self._division is None else divided(strategy, self._division.draw(rng))
+        overlap = rng.choice(self._limits.overlaps)
+        shares = () if self._division is None else self._division.draw(rng)
+        # Last, so that seeds draw on other clusters what they always did.
+        draw_following(rng, drafts, self._choices)
+        messages = tuple([draft.message() for draft in drafts])
+        return divided(Strategy(overlap=overlap, partitions=partitions, messages=messages), shares)
 
 
 class _Variants:

@@ -10,7 +10,7 @@ from autosync.documents import STRICT
 from autosync.specs.cluster import ClusterSpec
 from autosync.strategy.shapes.trees import TreeShare, simplified
 from autosync.strategy.synchronisers.base import TOPOLOGIES, Bounds, Outside, Route, Synchroniser, plain_topologies
-from autosync.strategy.synchronisers.rules import PLACE, Finding, MessageFacts, need_trees, tree_shapes
+from autosync.strategy.synchronisers.rules import PLACE, Finding, MessageFacts, fits_trees, need_trees, tree_shapes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +71,13 @@ class AllReduce(Synchroniser):
 
                 yield cls(topology="trees", trees=fitted_shares(cluster))
 
+    @classmethod
+    def link_variants(cls, cluster: ClusterSpec, limits: Bounds) -> Iterator[Synchroniser]:
+        if not cluster.racks and fits_trees(cluster, limits):
+            from autosync.strategy.shapes.fitting import fitted_shares
+
+            yield cls(topology="trees", trees=fitted_shares(cluster))
+
     def outside(self, limits: Bounds) -> Iterator[Outside]:
         yield from Synchroniser.outside(self, limits)
         if self.hierarchical and not limits.hierarchical:
@@ -97,6 +104,13 @@ class AllReduce(Synchroniser):
     @property
     def route(self) -> Route:
         return self.topology
+
+    @property
+    def written_trees(self) -> tuple[TreeShare, ...]:
+        return self.trees
+
+    def over(self, trees: tuple[TreeShare, ...]) -> Synchroniser:
+        return replace(self, topology="trees", trees=trees)
 
     @property
     def shape(self) -> tuple[object, ...]:

@@ -14,6 +14,7 @@ from typing import ClassVar, Literal, Protocol, get_args
 
 from autosync.errors import Path
 from autosync.specs.cluster import ClusterSpec
+from autosync.strategy.shapes.trees import TreeShare
 from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
 from autosync.strategy.synchronisers.rules import Finding, MessageFacts
 
@@ -107,6 +108,14 @@ class Synchroniser(abc.ABC):
         canonical forms the space uses only the first.
         """
 
+    @classmethod
+    def link_variants(cls, cluster: ClusterSpec, limits: Bounds) -> Iterator[Synchroniser]:  # noqa: ARG003
+        """Yield the other variants within the limits: those that follow the cluster's links.
+
+        The space changes messages to them too, but draws them last (see `space.following`).
+        """
+        yield from ()
+
     def outside(self, limits: Bounds) -> Iterator[Outside]:
         """Yield each field that is outside the limits; the base class checks the topology."""
         if self.route is not None and self.route not in limits.topologies:
@@ -140,6 +149,15 @@ class Synchroniser(abc.ABC):
     def shape(self) -> tuple[object, ...] | None:
         """The settings that a search may change in all messages of a step at once; None if there are none."""
         return None
+
+    @property
+    def written_trees(self) -> tuple[TreeShare, ...]:
+        """The trees that are written out for its transfers, if any."""
+        return ()
+
+    def over(self, trees: tuple[TreeShare, ...]) -> Synchroniser:  # noqa: ARG002 - for kinds that go over trees
+        """Return the same synchroniser over other written-out trees."""
+        return self
 
     @property
     def served_by(self) -> str | None:

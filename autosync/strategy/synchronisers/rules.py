@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from autosync.errors import Path
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec
-from autosync.strategy.backends import Backend
+from autosync.strategy.backends import BACKENDS, Backend
 from autosync.strategy.parts import Part
 from autosync.strategy.shapes.levels import num_level_shares
 from autosync.strategy.shapes.trees import MAX_SHARES, TreeShare, check_shares
@@ -17,6 +18,13 @@ Finding = tuple[Path, str, str]
 """A broken rule: the path within the message, the mistake, and the rule."""
 
 PLACE: Path = ("synchroniser",)
+
+
+class Routes(Protocol):
+    """The limits of a space on topologies."""
+
+    @property
+    def topologies(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +55,16 @@ def need_trees(topology: str, trees: Sequence[TreeShare]) -> None:
         check_shares(trees)
     elif trees:
         raise ValueError(f"trees with topology {topology} (only topology trees has trees)")
+
+
+def fits_trees(cluster: ClusterSpec, limits: Routes) -> bool:
+    """Whether a space has trees that are fitted to the cluster's links: where these differ, if the limits allow it."""
+    if "trees" not in limits.topologies or cluster.num_workers < 2 or not BACKENDS[cluster.backend].own_rounds:
+        return False
+    # It loads numpy, which readers of strategies do not need.
+    from autosync.strategy.shapes.links import has_unlike_links
+
+    return has_unlike_links(cluster)
 
 
 def tree_shapes(facts: MessageFacts, topology: str, trees: Sequence[TreeShare]) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from autosync.strategy.synchronisers.rules import (
     Finding,
     MessageFacts,
     elementwise,
+    fits_trees,
     need_trees,
     tree_shapes,
 )
@@ -68,6 +69,16 @@ class Sharded(Synchroniser):
         yield from (cls(topology=topology) for topology in plain_topologies(limits) if topology != "tree")
 
     @classmethod
+    def link_variants(cls, cluster: ClusterSpec, limits: Bounds) -> Iterator[Synchroniser]:
+        if cluster.racks and cluster.num_workers > 1 and "levels" in limits.topologies:
+            yield cls(topology="levels")
+        if fits_trees(cluster, limits):
+            # It loads numpy, which readers of strategies do not need.
+            from autosync.strategy.shapes.fitting import fitted_shares
+
+            yield cls(topology="trees", trees=fitted_shares(cluster, takes_servers=False))
+
+    @classmethod
     def in_words(cls, group: Sequence[Synchroniser], *, is_plural: bool) -> str:
         text = f"{'are' if is_plural else 'is'} reduce-scattered, updated by shard and all-gathered"
         routes = {one.route for one in group}
@@ -80,6 +91,13 @@ class Sharded(Synchroniser):
     @property
     def route(self) -> Route:
         return self.topology
+
+    @property
+    def written_trees(self) -> tuple[TreeShare, ...]:
+        return self.trees
+
+    def over(self, trees: tuple[TreeShare, ...]) -> Synchroniser:
+        return replace(self, topology="trees", trees=trees)
 
     @property
     def shape(self) -> tuple[object, ...]:

@@ -6,11 +6,12 @@ that the result is a property of the node and not of a peer. Every rank computes
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from autosync.specs.cluster import ClusterSpec, Node, Rack
+from autosync.specs.cluster import ClusterSpec, Rack
+from autosync.specs.uplinks import nodes_behind, racks_around
 from autosync.trials.probe.request import StreamKind
 
 PEERS_WIDER = 3.0
@@ -89,8 +90,8 @@ def plan_schedule(cluster: ClusterSpec) -> Schedule:
             there, back = ranks[outward[0]][0], ranks[inward[0]][0]
             trips.append(Trip(kind="out", subject=node.name, source=here, destination=there))
             trips.append(Trip(kind="in", subject=node.name, source=back, destination=here))
-        for rack in cluster.racks:
-            streams += _rack_streams(cluster, ranks, rack)
+        for rack, behind in zip(cluster.racks, nodes_behind(cluster), strict=True):
+            streams += _rack_streams(cluster, ranks, rack, behind)
     return Schedule(streams=tuple(streams), trips=tuple(trips))
 
 
@@ -119,7 +120,7 @@ def adapted(stream: Stream, outward: Collection[int], rates: Mapping[StreamKind,
 
 def _peers(cluster: ClusterSpec, index: int, *, out: bool) -> list[int]:
     """Return the peers of a node: nodes of the same rack first, then wide links, then the order of the file."""
-    node = cluster.nodes[index]
+    node, around = cluster.nodes[index], racks_around(cluster)
 
     def width(peer: int) -> float:
         return cluster.nodes[peer].bandwidth_in if out else cluster.nodes[peer].bandwidth_out
@@ -127,7 +128,7 @@ def _peers(cluster: ClusterSpec, index: int, *, out: bool) -> list[int]:
     others = [peer for peer in range(len(cluster.nodes)) if peer != index]
     others.sort(
         key=lambda peer: (
-            cluster.nodes[peer].rack != node.rack,
+            sum(mine != its for mine, its in zip(around[index], around[peer], strict=True)),
             -width(peer),
             (peer - index) % len(cluster.nodes),
         )
@@ -161,13 +162,11 @@ def _within_streams(cluster: ClusterSpec, ranks: tuple[tuple[int, ...], ...]) ->
             yield Stream(kind="within", subject=node.name, flows=(flow,))
 
 
-def _rack_streams(cluster: ClusterSpec, ranks: tuple[tuple[int, ...], ...], rack: Rack) -> Iterator[Stream]:
+def _rack_streams(
+    cluster: ClusterSpec, ranks: tuple[tuple[int, ...], ...], rack: Rack, inside: Sequence[int]
+) -> Iterator[Stream]:
     """Yield the streams between the nodes of a rack and nodes elsewhere: all pairs send at the same time."""
-
-    def positions(inside: bool) -> list[int]:  # noqa: FBT001 - the two halves of the cluster
-        return [index for index, node in enumerate(cluster.nodes) if _stands_in(node, rack) == inside]
-
-    inside, outside = positions(True), positions(False)  # noqa: FBT003
+    outside = _outside(cluster, rack, inside)
     if not inside or not outside:
         return
     longest = max(len(inside), len(outside))
@@ -177,8 +176,15 @@ def _rack_streams(cluster: ClusterSpec, ranks: tuple[tuple[int, ...], ...], rack
     yield Stream(kind="rack_in", subject=rack.name, flows=_flows(ranks, back, rack.uplink_in))
 
 
-def _stands_in(node: Node, rack: Rack) -> bool:
-    return node.rack == rack.name
+def _outside(cluster: ClusterSpec, rack: Rack, inside: Sequence[int]) -> list[int]:
+    """Return the nodes that can fill a rack's uplink: those of its pod if they are fast enough, or else all others."""
+    others = [index for index in range(len(cluster.nodes)) if index not in inside]
+    behind = zip(cluster.racks, nodes_behind(cluster), strict=True)
+    in_pod = {index for pod, nodes in behind if pod.name == rack.rack for index in nodes}
+    near = [index for index in others if index in in_pod]
+    takes = sum(cluster.nodes[index].bandwidth_in for index in near)
+    gives = sum(cluster.nodes[index].bandwidth_out for index in near)
+    return near if takes >= rack.uplink_out and gives >= rack.uplink_in else others
 
 
 def trip_bytes(rate: float) -> tuple[int, ...]:

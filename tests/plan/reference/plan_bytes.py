@@ -70,9 +70,19 @@ def _crossed(groups: Sequence[SentElements], cluster: ClusterSpec, node_of: Sequ
                 continue
             links[start] += num_bytes
             links[num_nodes + end] += num_bytes
-            start_rack, end_rack = cluster.nodes[start].rack, cluster.nodes[end].rack
-            if start_rack != end_rack:
-                for rack, shift in ((start_rack, 0), (end_rack, len(racks))):
-                    if rack is not None:
-                        links[3 * num_nodes + shift + racks.index(rack)] += num_bytes
+            left, entered = _racks_around(cluster, start), _racks_around(cluster, end)
+            for rack in left - entered:
+                links[3 * num_nodes + racks.index(rack)] += num_bytes
+            for rack in entered - left:
+                links[3 * num_nodes + len(racks) + racks.index(rack)] += num_bytes
     return links
+
+
+def _racks_around(cluster: ClusterSpec, node: int) -> set[str]:
+    """The rack that a node is in, the one that this is in, and so on."""
+    home_of = {rack.name: rack.rack for rack in cluster.racks}
+    found, name = set(), cluster.nodes[node].rack
+    while name is not None:
+        found.add(name)
+        name = home_of[name]
+    return found

@@ -26,7 +26,7 @@ def draw_over_trees(rng: random.Random, count: int) -> Iterator[Case]:
     """So many strategies with at least one message over trees."""
     drawn = 0
     while drawn < count:
-        model, cluster = random_model(rng), random_cluster(rng, backends=("gloo",))
+        model, cluster = random_model(rng), _maybe_in_pods(rng, random_cluster(rng, backends=("gloo",)))
         if cluster.num_workers < 2:
             continue
         limits = replace(WIDE, allow=rng.choice(((), (), ("lossy",))))
@@ -40,6 +40,15 @@ def draw_over_trees(rng: random.Random, count: int) -> Iterator[Case]:
                 seed=rng.randrange(2**32),
             )
             drawn += 1
+
+
+def _maybe_in_pods(rng: random.Random, cluster: ClusterSpec) -> ClusterSpec:
+    """The same cluster, or one whose racks stand in a pod, all or some of them."""
+    if not cluster.racks or rng.random() < 0.5:
+        return cluster
+    pod = replace(cluster.racks[0], name="pod")
+    racks = [replace(rack, rack="pod") if rng.random() < 0.7 else rack for rack in cluster.racks]
+    return replace(cluster, racks=(pod, *racks))
 
 
 def _over_trees(rng: random.Random, message: Message, model: ModelSpec, cluster: ClusterSpec) -> Message:

@@ -329,6 +329,23 @@ def test_an_uplink_for_one_host_is_as_a_slower_link_of_that_host() -> None:
     assert seconds_of(strategy, two_layers(), racked) == pytest.approx(expected, rel=0.03)
 
 
+@pytest.mark.parametrize("slow", ["pod", "rack"])
+def test_uplinks_of_pods_are_on_the_way_too(slow: str) -> None:
+    """A rack in a pod of its own: whichever uplink is the slower one, it is as a rack with that uplink."""
+    nodes = tuple(replace(node, rack=f"r{number // 2}") for number, node in enumerate(cluster_of(1, 1, 1, 1).nodes))
+    racks = tuple(Rack(name=f"r{number}", uplink_out=RATE, uplink_in=RATE / 2) for number in range(2))
+    fast = tuple(replace(rack, uplink_out=8 * RATE, uplink_in=8 * RATE) for rack in racks)
+    outer, inner = (racks, fast) if slow == "pod" else (fast, racks)
+    pods = tuple(replace(rack, name=f"pod{number}") for number, rack in enumerate(outer))
+    inside = tuple(replace(rack, rack=f"pod{number}") for number, rack in enumerate(inner))
+    flat = replace(cluster_of(1, 1, 1, 1), nodes=nodes, racks=racks)
+    strategy = one_message(AllReduce(topology="ring"))
+    expected = seconds_of(strategy, two_layers(), flat)
+    assert seconds_of(strategy, two_layers(), replace(flat, racks=(*pods, *inside))) == pytest.approx(
+        expected, rel=1e-6
+    )
+
+
 # Here nodes have unequal numbers of ranks, and reduce among these at the same time.
 @example(seed=29)
 @example(seed=402)

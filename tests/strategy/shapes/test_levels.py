@@ -13,6 +13,8 @@ from autosync.plan.traffic import Traffic, transfer_traffic
 from autosync.plan.types import Algorithm, Transfer
 from autosync.specs.cluster import ClusterSpec, Node, Rack
 from autosync.strategy.shapes.levels import MAX_UNITS, levels, num_level_shares, worker_racks
+from autosync.strategy.shapes.pairing import nearest_first
+from tests.helpers.rack_clusters import pods_of
 
 ELEMENTS = 2**10 * 3**5 * 5**2 * 7
 
@@ -30,10 +32,11 @@ def cluster_of(racks: Sequence[Sequence[int]], *, loose: int = 0) -> ClusterSpec
 
 def traffic_of(cluster: ClusterSpec, algorithm: Algorithm | None = None) -> Traffic:
     """The bytes on each link of an all-reduce by levels, or by another algorithm."""
+    everyone = tuple(range(cluster.num_workers))
     transfer = Transfer(
         collective="all_reduce",
         algorithm=algorithm or levels(cluster),
-        groups=(tuple(range(cluster.num_workers)),),
+        groups=(nearest_first(everyone, cluster) if algorithm == "halving_doubling" else everyone,),
         regions=(),
         num_elements=ELEMENTS,
         max_elements=ELEMENTS,
@@ -103,6 +106,20 @@ def test_nodes_without_a_rack_are_racks_by_themselves() -> None:
     assert worker_racks(cluster) == (((0,), (1,)), ((2,),), ((3,),))
     found = traffic_of(cluster)
     np.testing.assert_allclose(found.rack_out, 4 / 3 * ELEMENTS, rtol=1e-12)
+
+
+@pytest.mark.parametrize("pods", [((2, 2), (2, 2)), ((3, 2), (2,)), ((2, 2), (1, 1), (2,)), ((4,) * 4,) * 2], ids=str)
+def test_pods_send_the_least_between_them(pods: tuple[tuple[int, ...], ...]) -> None:
+    cluster = pods_of(*pods)
+    found, num_pods = traffic_of(cluster), len(pods)
+    least = 2 * (num_pods - 1) / num_pods * ELEMENTS
+    np.testing.assert_allclose(found.rack_out[:num_pods], least, rtol=1e-9)
+    np.testing.assert_allclose(found.rack_in[:num_pods], least, rtol=1e-9)
+    # Racks of a pod do the same work.
+    first = num_pods
+    for pod in pods:
+        np.testing.assert_allclose(found.rack_out[first : first + len(pod)], found.rack_out[first], rtol=1e-9)
+        first += len(pod)
 
 
 def test_servers_take_no_part() -> None:
