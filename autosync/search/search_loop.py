@@ -88,7 +88,7 @@ class SearchLoop:
 
     def _stop_early(self) -> None:
         # The bound holds for exact strategies only.
-        bound_seconds = None if self._settings.allow else self._trials.bound().seconds
+        bound_seconds = None if self._settings.allow else self._trials.limit().seconds
         self.ended = why_stop(self.status.records, bound_seconds=bound_seconds, patience=self._settings.patience)
 
     def _run_trial(self, started: StartedTrial) -> Record:
