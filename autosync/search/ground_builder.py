@@ -51,13 +51,14 @@ def build_ground(settings: StudySettings, preparer: TrialPreparer, pool: Pool | 
         domain = DdpDomain(model=model, cluster=cluster, allow=limits.allow, plan_of=preparer.plan)
     if pool is None:
         known: Sequence[Candidate] = list(known_candidates(model, cluster, domain.contains))
+        divided = list(_divided(space, domain))
     else:
         candidates = [one for one in pool.candidates if one.strategy and _may_be_tried(one.strategy, domain, limits)]
         if not candidates:
             raise InputError("the pool has no strategy that may be tried", rule="exact ones, or --allow")
         domain = PoolDomain(space, [one.strategy for one in candidates if one.strategy is not None])
         known = [one for one in candidates if one.origin.startswith("preset:")]
-    divided = list(_divided(space, domain)) if pool is None else [one for one in candidates if one.has_stages]
+        divided = [one for one in candidates if one.has_stages]
     ground = Ground(
         model=model,
         cluster=cluster,

@@ -194,7 +194,7 @@ class _Training:
 
     def times_of_sizes(self, sizes: Sequence[int], num_rounds: int = NUM_ROUNDS) -> tuple[BatchTime, ...]:
         """Time the passes with batches of several sizes."""
-        how = {"generator": self._generator, "device": self._device, "clock": self._clock}
+        how: dict[str, Any] = {"generator": self._generator, "device": self._device, "clock": self._clock}
         return time_sizes(self._task, self._model, sizes, num_rounds=num_rounds, **how)
 
     def cuts(self) -> FoundCuts:

@@ -70,10 +70,9 @@ def proposed_divisions(
     They differ in their stages, ranks or microbatches. The best of them comes in all schedules. They have the first of
     some `slacks` with which any fits into memory: more microbatches under way need more.
     """
-    for slack in slacks:
-        found = _divisions(model, cluster, slack)
-        if found:
-            break
+    slack, found = next(
+        ((one, found) for one in slacks if (found := _divisions(model, cluster, one))), (slacks[-1], [])
+    )
     best = [
         divided_strategy(model, _stages(model, one.stages), count, USUAL_SCHEDULE, slack) for one, count in found[:most]
     ]
@@ -86,9 +85,9 @@ def proposed_divisions(
 def _divisions(model: ModelSpec, cluster: ClusterSpec, slack: int) -> list[tuple[FoundDivision, int]]:
     """Return divisions into two stages or more with their numbers of microbatches, the fastest first."""
     solved = [
-        (found, count, problem)
+        (division, count, problem)
         for count, problem in _problems(model, cluster, legal_counts(model, cluster), slack)
-        if (found := partition(problem, divides=True)) is not None
+        if (division := partition(problem, divides=True)) is not None
     ]
     solved.sort(key=lambda one: one[0].seconds)
     around = [(wrapped(problem), count) for _, count, problem in solved[:NUM_WRAPPED]]
