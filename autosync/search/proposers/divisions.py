@@ -17,8 +17,8 @@ from autosync.search.proposers.history import Sourced, TriedStrategy
 from autosync.search.proposers.interface import Ground
 from autosync.search.proposers.likeness import Likeness
 
-NUM_PLAYED = 64
-FEWEST_PLAYED = 24
+NUM_PLAYED = 160
+FEWEST_PLAYED = 48
 USUAL_PASSES = 300
 """The stages times microbatches up to which so many strategies are played a round; with more passes it is fewer."""
 

@@ -67,8 +67,8 @@ def proposed_divisions(
 ) -> list[Strategy]:
     """Return the divisions into two stages or more that the partitioner takes for the fastest, the fastest first.
 
-    They differ in their stages, ranks or microbatches. The best of them comes in all schedules. They have the first of
-    some `slacks` with which any fits into memory: more microbatches under way need more.
+    They differ in their stages, ranks or microbatches. The best of them comes in all schedules and with other slacks.
+    They have the first of some `slacks` with which any fits into memory: more microbatches under way need more.
     """
     slack, found = next(
         ((one, found) for one in slacks if (found := _divisions(model, cluster, one))), (slacks[-1], [])
@@ -78,7 +78,11 @@ def proposed_divisions(
     ]
     if len(best) > 1:
         first = best[0]
-        best[1:1] = [replace(first, slack=0), replace(first, schedule="gpipe", slack=0)]
+        others = [slack for slack in (0, 3 * USUAL_SLACK) if slack != first.slack]
+        best[1:1] = [
+            replace(first, schedule="gpipe", slack=0),
+            *(replace(first, slack=slack) for slack in others),
+        ]
     return [one for one in best if not legality.problems(one, model, cluster)][:most]
 
 
