@@ -18,7 +18,7 @@ from autosync.units import format_time
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autosync.plan.bound import Bound
+    from autosync.plan.bound_terms import Bound
     from autosync.simulators.interface import Prediction
     from autosync.simulators.timeline.explanation import Explanation
     from autosync.specs.cluster import ClusterSpec
@@ -89,7 +89,8 @@ def simulate(
     S: strategy files, bundles or names of presets. A bundle contains its model and cluster; for the others, name them.
     The more accurate the cluster file, the more accurate the prediction: see `autosync cluster probe`.
     """
-    from autosync.plan.bound import bound, rates_of
+    from autosync.plan.bound import bound
+    from autosync.plan.bound_terms import rates_of
     from autosync.simulators.catalogue import SIMULATORS, open_simulator
     from autosync.simulators.compile_notice import compiling_is_told
 

@@ -76,11 +76,12 @@ def build(
     is a strategy together with its model and cluster.
     """
     from autosync.strategy.presets import PRESETS, build_preset
+    from autosync.strategy.presets.pipelines import PIPELINES
 
     refuse_overwrite(output, force=force)
     options = _options(assignments)
     PRESETS.get(preset)  # refuses a misspelt name before a task is profiled
-    model, cluster = model_and_cluster(model_target, cluster_target)
+    model, cluster = model_and_cluster(model_target, cluster_target, cuts=preset in PIPELINES)
     built = build_preset(preset, model, cluster, **options)
     _write(built, model, cluster, output, is_bundle=is_bundle, as_json=as_json)
 

@@ -9,7 +9,12 @@ from autosync.cli.contest_table import ContestRow, format_contest
 from autosync.specs.background_load import BUSY_SHARE
 from autosync.strategy.wording import wrapped
 
+MOST_STAGES = 12
+"""The number of stages that are shown."""
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autosync.search.shown_summary import ShownContest, ShownSummary
 
 
@@ -18,7 +23,7 @@ def describe(found: ShownSummary, folder: Path, *, bundle: Path | None = None) -
 
     `folder` is the study's folder. `bundle` is the winner's file, if it is not the one in that folder.
     """
-    told = [_doubts(found), _ratios(found), _winner(found)]
+    told = [_doubts(found), _ratios(found), _winner(found), _undivided(found)]
     blocks = [
         wrapped([*_stopped(found), _tried(found)]),
         [format_contest([_row(one) for one in found.contests])],
@@ -106,14 +111,30 @@ def _winner(found: ShownSummary) -> list[str]:
     lines = [
         f"The winner is {winner.name}: {figures}.",
         f"  what it does: {winner.in_words}",
+        *_who_computes(winner.stages),
         f"  how it runs:  {winner.schedule}",
         f"  stock DDP:    {_time(found, found.contests[0].name)}",
         f"  the winner:   {_time(found, winner.name)}",
         f"  what is left: {left}",
     ]
+    if found.stages is not None and found.stages.searched and found.stages.in_words:
+        lines.append(f"  the bounds:   {found.stages.in_words}")
     if winner.training:
         lines.append(f"  training:     {winner.training}")
     return lines + [f"  {ratio.in_words}" for ratio in winner.against]
+
+
+def _undivided(found: ShownSummary) -> list[str]:
+    """Return why strategies with stages were not tried; nothing if they were."""
+    stages = found.stages
+    is_told = stages is not None and not stages.searched and stages.in_words
+    return [_sentence(str(stages.in_words))] if is_told and stages is not None else []
+
+
+def _who_computes(stages: Sequence[str]) -> list[str]:
+    """Return which ranks compute which layers; of very many stages only the first."""
+    more = [f"                and {len(stages) - MOST_STAGES} more stages"] if len(stages) > MOST_STAGES else []
+    return [f"  who computes: {one}" for one in stages[:MOST_STAGES]] + more
 
 
 def _keep(found: ShownSummary) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from autosync.datasets.schema import Record
 from autosync.simulators.analytical.simulator import AnalyticalSimulator
 from autosync.simulators.interface import Prediction, Simulator
-from autosync.simulators.stages.simulator import WithStages
+from autosync.simulators.stages.simulator import with_stages
 from autosync.simulators.timeline.scene_builder import MOST_RANKS
 from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec
@@ -22,8 +22,7 @@ def open_timeline(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None 
 
     It also plays strategies with stages, if the model can be cut.
     """
-    found = most_detailed(model, cluster)
-    return WithStages(found, model, cluster) if model.timeline.cuts else found
+    return with_stages(most_detailed(model, cluster), model, cluster)
 
 
 def most_detailed(model: ModelSpec, cluster: ClusterSpec, *, costs: Costs | None = None) -> Simulator:

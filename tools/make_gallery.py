@@ -1,7 +1,8 @@
 """Draw the gallery: `python tools/make_gallery.py` writes docs/gallery.md and the pictures in docs/gallery/.
 
 Each preset is built for a small model on a small cluster, its plan is drawn, and it trains some steps on that cluster's
-testbed, whose timeline is drawn too. Each section links to the preset's rule in docs/presets.md.
+testbed, whose timeline is drawn too. (With stages there is no timeline: the plan shows the passes.) Each section links
+to the preset's rule in docs/presets.md.
 
 `--only NAME` draws only this preset, and may be given several times. `--page` writes only the page and measures
 nothing. If presets cannot be run, they are named on stderr, and the exit code is 1.
@@ -31,6 +32,7 @@ from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.presets import build_preset, preset_names
+from autosync.strategy.presets.pipelines import PIPELINES
 
 ROOT = Path(__file__).resolve().parents[1]
 MATERIAL = ROOT / "tools" / "gallery"
@@ -65,6 +67,8 @@ CASES: Mapping[str, Case] = {
     "bytescheduler": Case(options={"slice_bytes": "256 kB"}),
     "parallax": Case(model="recommender"),
     "uneven_batches": Case(cluster="4-hosts-uneven"),
+    "gpipe": Case(model="language_model", options={"microbatches": 8}),
+    "pipedream_flush": Case(model="language_model"),
     "diloco": Case(options={"every": 4}),
     "all_reduce_chunks": Case(options={"chunk_size": 4}),
     "partitioned_all_reduce": Case(options={"chunk_size": 3}),
@@ -101,7 +105,7 @@ def main() -> int:
     shown = [show(name) for name in arguments.only or preset_names()]
     for one in shown:
         jsonio.write_text(PICTURES / f"{one.preset}-plan.svg", plan_of(one))
-    failures = dict(measured(shown))
+    failures = dict(measured([one for one in shown if "timeline" in pictures_of(one.preset)]))
     for stray in {path.name for path in PICTURES.iterdir()} - set(picture_names()):
         (PICTURES / stray).unlink()
     for name, why in failures.items():
@@ -111,7 +115,12 @@ def main() -> int:
 
 def picture_names() -> list[str]:
     """Return the files in the folder of pictures."""
-    return [f"{name}-{what}.svg" for name in preset_names() for what in ("plan", "timeline")]
+    return [f"{name}-{what}.svg" for name in preset_names() for what in pictures_of(name)]
+
+
+def pictures_of(preset: str) -> tuple[str, ...]:
+    """Return the pictures that a preset has."""
+    return ("plan",) if preset in PIPELINES else ("plan", "timeline")
 
 
 # Pictures.
@@ -207,13 +216,12 @@ def anchors_of(text: str) -> Mapping[str, str]:
 
 def _section(shown: Shown, anchor: str) -> str:
     name = shown.preset
+    pictures = "\n\n".join(f"![{what.title()}](gallery/{name}-{what}.svg)" for what in pictures_of(name))
     return f"""\
 ## {name}
 [Its rule](presets.md#{anchor})
 
-![Plan](gallery/{name}-plan.svg)
-
-![Timeline](gallery/{name}-timeline.svg)
+{pictures}
 """
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from autosync.doctor.evidence import Evidence
 from autosync.doctor.timing import Timing, timing_of
-from autosync.plan.bound import bound, rates_of
+from autosync.plan.bound import bound
+from autosync.plan.bound_terms import rates_of
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 

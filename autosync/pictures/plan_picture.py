@@ -15,6 +15,7 @@ from autosync.pictures import captions
 from autosync.pictures.glyphs import BAR_HEIGHT, GlyphColumns, Transfers, draw_bars
 from autosync.pictures.groups import Group, Strand, groups_of, merged
 from autosync.pictures.lettering import clipped, text_width
+from autosync.pictures.pipeline_picture import pipeline_picture
 from autosync.pictures.stages import is_about_norm
 from autosync.pictures.svg import Drawing
 from autosync.pictures.theme import OTHERS
@@ -40,7 +41,12 @@ _WIDTHS = ((6, 84.0), (8, 66.0), (12, 52.0), (MAX_RANKS, 42.0))
 
 
 def plan_picture(plan: Plan, cluster: ClusterSpec, *, title: str, subtitle: str = "") -> str:
-    """Return the picture of the plan as SVG. `title` names the strategy, and `subtitle` its model and cluster."""
+    """Return the picture of the plan as SVG. `title` names the strategy, and `subtitle` its model and cluster.
+
+    A plan with stages has another picture: see `pipeline_picture`.
+    """
+    if plan.stages:
+        return pipeline_picture(plan, cluster, title=title, subtitle=subtitle)
     return _Picture(plan, cluster).svg(title, subtitle)
 
 

@@ -1,4 +1,6 @@
-"""The bound: seconds of a step that no exact strategy for a model on a cluster can beat.
+"""The bound: seconds of a step that no exact strategy for a model on a cluster can beat, if it has no stages.
+
+Strategies that divide the model have a bound of their own (`stage_bound`).
 
 The bound holds for a step of a long run, in which transfers overlap both passes and each step overlaps the next. It is
 the largest of several terms, each of which is a bound by itself. All terms rest on the bytes that must pass an
@@ -54,90 +56,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
+from autosync.plan.bound_terms import Bound, Pair, Rates, Term, TermKind, pair_of_node, pair_of_rack
 from autosync.plan.rows import union_rows
-from autosync.specs.cluster import ClusterSpec, Rack
+from autosync.specs.cluster import ClusterSpec
 from autosync.specs.compute_pace import least_passes
 from autosync.specs.model import ITEM_BYTES, ModelSpec, Variable
 from autosync.specs.uplinks import NO_RACK, Around, innermost_racks, nodes_behind, outermost_racks, racks_around
 from autosync.strategy.parts import INDEX_BYTES
-from autosync.units import format_size, format_time
-
-TermKind = Literal[
-    "compute", "node_out", "node_in", "total", "rack_out", "rack_in", "rack_total", "use_to_use", "window"
-]
-Pair = tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """Bytes per second out of and into nodes and racks, by name; they replace those of the cluster spec."""
-
-    nodes: Mapping[str, Pair] = field(default_factory=dict)
-    racks: Mapping[str, Pair] = field(default_factory=dict)
-
-
-def rates_of(cluster: ClusterSpec) -> Rates:
-    """Return the measured rates of a cluster, at the upper ends of their intervals; none if it was not probed."""
-    calibration = cluster.calibration
-    if calibration is None:
-        return Rates()
-    return Rates(
-        nodes={
-            node.name: (node.rate_out.high, node.rate_in.high)
-            for node in calibration.nodes
-            if node.rate_out is not None and node.rate_in is not None
-        },
-        racks={rack.name: (rack.rate_out.high, rack.rate_in.high) for rack in calibration.racks},
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
-    """One lower bound on the seconds of a step. `subject` names the node, rack or variable that causes it."""
-
-    kind: TermKind
-    subject: str
-    num_bytes: float
-    seconds: float
-
-    def __str__(self) -> str:
-        about = f" of {self.subject}" if self.subject else ""
-        size = f" ({format_size(self.num_bytes)})" if self.num_bytes else ""
-        return f"{format_time(self.seconds)}: {_WORDS[self.kind]}{about}{size}"
-
-
-_WORDS: Mapping[TermKind, str] = {
-    "compute": "forward and backward",
-    "node_out": "what must leave the interface",
-    "node_in": "what must enter the interface",
-    "total": "what must pass all interfaces together",
-    "rack_out": "what must leave the uplink",
-    "rack_in": "what must enter the uplink",
-    "rack_total": "what must pass all uplinks together",
-    "use_to_use": "from use to next use",
-    "window": "from the gradients to the next uses",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """The terms of a bound, in the order of their kinds. If several are equally large, the first counts."""
-
-    terms: tuple[Term, ...]
-
-    @property
-    def largest(self) -> Term:
-        return max(self.terms, key=lambda term: term.seconds)
-
-    @property
-    def seconds(self) -> float:
-        return self.largest.seconds
 
 
 def bound(model: ModelSpec, cluster: ClusterSpec, *, rates: Rates | None = None, even_rows: bool = False) -> Bound:
@@ -148,7 +79,7 @@ def bound(model: ModelSpec, cluster: ClusterSpec, *, rates: Rates | None = None,
     known = rates or Rates()
     compute = _compute_seconds(model) * least_passes(model, cluster)
     terms = [Term(kind="compute", subject="", num_bytes=0.0, seconds=compute)]
-    nodes = [_rates_of_node(cluster, index, known) for index in range(len(cluster.nodes))]
+    nodes = [pair_of_node(cluster, index, known) for index in range(len(cluster.nodes))]
     workers = [index for index, node in enumerate(cluster.nodes) if node.role == "worker"]
     if len(workers) > 1:
         if cluster.is_uneven:
@@ -232,15 +163,6 @@ def _compute_seconds(model: ModelSpec) -> float:
     return model.accumulation_steps * microstep
 
 
-def _rates_of_node(cluster: ClusterSpec, index: int, rates: Rates) -> Pair:
-    node = cluster.nodes[index]
-    return rates.nodes.get(node.name, (node.bandwidth_out, node.bandwidth_in))
-
-
-def _rates_of_rack(rack: Rack, rates: Rates) -> Pair:
-    return rates.racks.get(rack.name, (rack.uplink_out, rack.uplink_in))
-
-
 def _least(sizes: list[_Sizes], num_ranks: int) -> float:
     return sum(size.least(num_ranks) for size in sizes)
 
@@ -277,7 +199,7 @@ def _rack_terms(cluster: ClusterSpec, rates: Rates, sizes: list[_Sizes]) -> Iter
         inside = sum(cluster.nodes[n].devices for n in behind if cluster.nodes[n].role == "worker")
         outside = cluster.num_workers - inside
         if inside and outside:
-            rate_out, rate_in = _rates_of_rack(rack, rates)
+            rate_out, rate_in = pair_of_rack(rack, rates)
             out, into = _least(sizes, inside), _least(sizes, outside)
             yield Term(kind="rack_out", subject=rack.name, num_bytes=out, seconds=out / rate_out)
             yield Term(kind="rack_in", subject=rack.name, num_bytes=into, seconds=into / rate_in)
@@ -289,7 +211,7 @@ def _rack_total_terms(cluster: ClusterSpec, nodes: list[Pair], rates: Rates, siz
         behind: dict[int, tuple[Pair, int]] = {}
         for index, (node, rack) in enumerate(zip(cluster.nodes, racks, strict=True)):
             unit = -1 - index if rack == NO_RACK else rack
-            rate = nodes[index] if rack == NO_RACK else _rates_of_rack(cluster.racks[rack], rates)
+            rate = nodes[index] if rack == NO_RACK else pair_of_rack(cluster.racks[rack], rates)
             devices = node.devices if node.role == "worker" else 0
             behind[unit] = rate, devices + behind.get(unit, (rate, 0))[1]
         uplinks, devices_behind = zip(*behind.values(), strict=True)
@@ -319,11 +241,11 @@ class _Way(NamedTuple):
 def _way(cluster: ClusterSpec, index: int, rates: Rates) -> _Way:
     outer, inner = racks = racks_around(cluster)[index]
     uplinks = (_uplink(cluster, outer, rates), _uplink(cluster, inner, rates))
-    return _Way(racks, _rates_of_node(cluster, index, rates), uplinks)
+    return _Way(racks, pair_of_node(cluster, index, rates), uplinks)
 
 
 def _uplink(cluster: ClusterSpec, rack: int, rates: Rates) -> Pair:
-    return (math.inf, math.inf) if rack == NO_RACK else _rates_of_rack(cluster.racks[rack], rates)
+    return (math.inf, math.inf) if rack == NO_RACK else pair_of_rack(cluster.racks[rack], rates)
 
 
 def _seconds_per_byte(workers: list[_Way]) -> float:

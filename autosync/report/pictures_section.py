@@ -19,5 +19,6 @@ def pictures_section(report: StudyReport) -> Markup:
     name, where = report.summary.winner.name, f"{bundle.model.name} on {bundle.cluster.name}"
     plan = lower(bundle.strategy, bundle.model, bundle.cluster)
     drawn = plan_picture(plan, bundle.cluster, title=name, subtitle=where)
-    shown.append(picture(drawn, f"The plan of {name}, {where}: who sends what to whom in a step."))
+    what = "the passes of each rank in a step" if plan.stages else "who sends what to whom in a step"
+    shown.append(picture(drawn, f"The plan of {name}, {where}: {what}."))
     return joined(shown)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autosync.report.markup import Markup, element, joined
+from autosync.report.markup import Markup, element, items, joined
 from autosync.report.study_report import StudyReport
 from autosync.report.tables import Row, TableCell, figure, table
 from autosync.strategy.bundle import Bundle
@@ -38,8 +38,10 @@ def strategy_section(report: StudyReport) -> Markup:
     caption = (
         "Layers in the order of their use. Parts of one message travel together; messages are numbered as written."
     )
+    stages = winner.stages if winner.beats_stock_ddp else ()
     return joined(
         element("p", f"{words[:1].upper()}{words[1:]}.{schedule}"),
+        items([f"{one[:1].upper()}{one[1:]}." for one in stages]),
         table(caption, _COLUMNS, list(_rows(bundle)), numbers=numbers),
     )
 

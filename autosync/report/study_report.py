@@ -44,12 +44,13 @@ class TrialReport:
 
     @property
     def family(self) -> str:
-        """The kinds of synchronisers and codecs, by which trials are grouped."""
+        """The kinds of synchronisers and codecs, by which trials are grouped, and whether there are stages."""
         if self.strategy is None:
             return "stock DDP"
         kinds = {one.synchroniser.kind for one in self.strategy.messages}
         codecs = {one.codec.kind for one in self.strategy.messages if one.codec is not None}
-        return " + ".join([*sorted(kinds), *sorted(codecs)])
+        stages = ["stages"] if self.strategy.stages else []
+        return " + ".join([*stages, *sorted(kinds), *sorted(codecs)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

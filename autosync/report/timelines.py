@@ -31,11 +31,14 @@ def timelines_picture(report: StudyReport) -> TimelinePicture | None:
     """Return the picture of a study; None if nothing was recorded and nothing can be simulated."""
     winner = report.summary.winner
     stock, ours = report.folder.stock_timeline, report.folder.winner_timeline
-    files = {"stock DDP": stock, **({winner.name: ours} if winner.beats_stock_ddp else {})}
+    is_divided = report.bundle is not None and bool(report.bundle.strategy.stages)
+    # The picture of a plan with stages shows its passes.
+    has_ours = winner.beats_stock_ddp and not is_divided
+    files = {"stock DDP": stock, **({winner.name: ours} if has_ours else {})}
     recorded = [NamedTimeline(name=name, rank=rank) for name, path in files.items() if (rank := _first_rank(path))]
     if len(recorded) == len(files):
         return _picture(recorded, report, "recorded after the proof")
-    simulated = _simulated(report)
+    simulated = _simulated(report, has_ours=has_ours)
     return _picture(simulated, report, "as the timeline simulator plays it") if simulated else None
 
 
@@ -47,7 +50,7 @@ def _first_rank(path: Path) -> RankTrace | None:
         return None
 
 
-def _simulated(report: StudyReport) -> list[NamedTimeline]:
+def _simulated(report: StudyReport, *, has_ours: bool) -> list[NamedTimeline]:
     bundle, winner = report.bundle, report.summary.winner
     if bundle is None or _is_large(bundle):
         return []
@@ -55,7 +58,7 @@ def _simulated(report: StudyReport) -> list[NamedTimeline]:
     if stock is None:
         return []
     found = [_simulation(bundle, stock, "stock DDP")]
-    return [*found, _simulation(bundle, bundle.strategy, winner.name)] if winner.beats_stock_ddp else found
+    return [*found, _simulation(bundle, bundle.strategy, winner.name)] if has_ours else found
 
 
 def _is_large(bundle: Bundle) -> bool:

@@ -19,6 +19,7 @@ def verdict_section(report: StudyReport) -> Markup:
         element("p", f"{summary.winner.in_words[:1].upper()}{summary.winner.in_words[1:]}.") if is_faster else None,
         element("dl", [_figure(*one) for one in _figures(report)], class_="figures"),
         _left(report),
+        _about_stages(report),
         items(doubts(report)),
     )
 
@@ -86,6 +87,15 @@ def _left(report: StudyReport) -> Markup:
     if summary.winner.headroom is None or not summary.winner.headroom.in_words:
         return Markup()
     return element("p", f"What is left: {summary.winner.headroom.in_words}.", class_="soft")
+
+
+def _about_stages(report: StudyReport) -> Markup:
+    """Return a paragraph on strategies with stages: their bound, or why they were not tried."""
+    stages = report.summary.stages
+    if stages is None or not stages.in_words:
+        return Markup()
+    words = f"The bound of a step: {stages.in_words}" if stages.searched else stages.in_words
+    return element("p", f"{words[:1].upper()}{words[1:]}.", class_="soft")
 
 
 def doubts(report: StudyReport) -> list[str]:

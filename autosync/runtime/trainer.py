@@ -25,7 +25,8 @@ from autosync.runtime.data_parallel_steps import DataParallelSteps
 from autosync.runtime.parallelize import note_begun
 from autosync.runtime.session.agreement import agree, facts_of_rank, parameters_of, refusal_told
 from autosync.runtime.session.start import next_session
-from autosync.runtime.stages.staged_session import StagedSession
+from autosync.runtime.stages.recorded_model import record_stages
+from autosync.runtime.stages.staged_session import MakeStages, StagedSession
 from autosync.runtime.wire.links import Links
 from autosync.specs.task import Task
 from autosync.specs.task_run import build_model, build_optimizer, needs_closure
@@ -122,6 +123,26 @@ def trainer(
     All ranks start from rank 0's parameters and buffers (with `init_sync=False` from their own, which must be equal).
     A task that cannot be trained exactly is refused, and no wait for another rank is longer than `timeout_seconds`.
     """
+    return begin_trainer(
+        task,
+        bundle,
+        process_group,
+        timeout_seconds=timeout_seconds,
+        init_sync=init_sync,
+        make_stages=record_stages,
+    )
+
+
+def begin_trainer(
+    task: Task,
+    bundle: Bundle | Path | str | None,
+    process_group: dist.ProcessGroup | None,
+    *,
+    timeout_seconds: float,
+    init_sync: bool,
+    make_stages: MakeStages,
+) -> Trainer:
+    """Return a trainer, see `trainer`. `make_stages` makes the passes of stages."""
     group = process_group or (dist.group.WORLD if dist.is_initialized() else None)
     if group is None:
         raise OperationError("there is no process group: call torch.distributed.init_process_group first")
@@ -134,7 +155,8 @@ def trainer(
     steps: _Steps
     if bundle.strategy.stages:
         note_begun(model)
-        steps = _staged(task, model, optimizer, bundle, group, timeout_seconds=timeout_seconds, init_sync=init_sync)
+        how: dict[str, Any] = {"timeout_seconds": timeout_seconds, "init_sync": init_sync, "make_stages": make_stages}
+        steps = _staged(task, model, optimizer, bundle, group, **how)
     else:
         steps = DataParallelSteps(
             task, model, optimizer, bundle, group, timeout_seconds=timeout_seconds, init_sync=init_sync
@@ -151,6 +173,7 @@ def _staged(
     *,
     timeout_seconds: float,
     init_sync: bool,
+    make_stages: MakeStages,
 ) -> StagedSession:
     """Compare what must agree on all ranks, connect them, and begin a session with stages."""
     rank, num_ranks = dist.get_rank(group), dist.get_world_size(group)
@@ -158,7 +181,7 @@ def _staged(
     _, store = next_session(group)
     with refusal_told(store, rank=rank):
         plan = lower(bundle.strategy, bundle.model, bundle.cluster)
-        _refuse(task, model, optimizer, bundle, plan, num_ranks=num_ranks)
+        refuse_stages(task, model, optimizer, bundle, plan, num_ranks=num_ranks)
     agree(store, rank=rank, num_ranks=num_ranks, facts=facts_of_rank(bundle), patience=patience)
     links = Links(
         store,
@@ -179,12 +202,13 @@ def _staged(
             store=store,
             timeout_seconds=timeout_seconds,
             init_sync=init_sync,
+            make_stages=make_stages,
         )
         undo.pop_all()
     return session
 
 
-def _refuse(
+def refuse_stages(
     task: Task,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,

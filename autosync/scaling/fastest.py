@@ -30,6 +30,7 @@ def fastest(model: ModelSpec, cluster: ClusterSpec, simulator: Simulator, costs:
     ground = build_ground(settings, TrialPreparer(model, cluster))
     # Messages were measured on another number of nodes, so their costs are passed in, not derived from this cluster.
     screen = None if ground.screen is None else AnalyticalSimulator(model, cluster, costs=costs)
-    ground = replace(ground, simulator=simulator, screen=screen)
+    # Nor do these simulators play strategies with stages.
+    ground = replace(ground, simulator=simulator, screen=screen, divided=())
     found = predicted(open_proposer(settings.proposer, ground), 1, simulator, seed=seed)
     return found[0] if found else None

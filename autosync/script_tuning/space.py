@@ -53,6 +53,7 @@ def script_ground(settings: StudySettings, preparer: TrialPreparer, *, users_upd
         server_updates=("worker",),
         # Its sampler deals even batches.
         shares=False,
+        stages=False,
     )
     model, cluster = preparer.model, preparer.cluster
     space = Space(model=model, cluster=cluster, limits=limits)

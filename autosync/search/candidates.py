@@ -28,6 +28,11 @@ class Candidate:
     strategy_id: str
 
     @property
+    def has_stages(self) -> bool:
+        """Whether it divides the model."""
+        return self.strategy is not None and bool(self.strategy.stages)
+
+    @property
     def name(self) -> str:
         """The name that users see: the origin and the start of the id, and for inexact strategies also the classes."""
         if self.strategy is None:

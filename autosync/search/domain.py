@@ -50,8 +50,7 @@ class SpaceDomain:
         model, cluster = self.space.model, self.space.cluster
         if not strategy.classes <= {"exact", *self.space.limits.allow}:
             return False
-        if strategy.stages:
-            # The space has none, and so they could not be changed.
+        if strategy.stages and self.space.stages is None:
             return False
         if legality.problems(strategy, model, cluster):
             return False

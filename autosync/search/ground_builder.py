@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from autosync.errors import InputError
-from autosync.search.candidates import Candidate, known_candidates
+from autosync.search.candidates import Candidate, candidate, known_candidates
 from autosync.search.domain import PoolDomain, SpaceDomain
 from autosync.search.pool import Pool
 from autosync.search.prepared_trial import TrialPreparer
 from autosync.search.prior import prior_path
 from autosync.search.proposers.interface import Domain, Ground
+from autosync.search.stage_check import why_undivided_study
 from autosync.search.study_folder import StudySettings
 from autosync.search.target import DdpDomain, ddp_limits
 from autosync.simulators.catalogue import open_simulator
+from autosync.simulators.stages.simulator import with_stages
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Strategy
@@ -40,25 +42,30 @@ THOROUGHNESS = 5
 def build_ground(settings: StudySettings, preparer: TrialPreparer, pool: Pool | None = None) -> Ground:
     """Return the ground of a study; with a pool, the ground of a replayed search."""
     model, cluster, allow = preparer.model, preparer.cluster, settings.allow
-    limits = Limits(allow=allow) if settings.target == "autosync" else ddp_limits(allow)
+    limits = ddp_limits(allow)
+    if settings.target == "autosync":
+        limits = Limits(allow=allow, stages=not why_undivided_study(settings, model, cluster))
     space = Space(model=model, cluster=cluster, limits=limits)
     domain: Domain = SpaceDomain(space=space, plan_of=preparer.plan)
     if settings.target == "ddp":
         domain = DdpDomain(model=model, cluster=cluster, allow=limits.allow, plan_of=preparer.plan)
     if pool is None:
         known: Sequence[Candidate] = list(known_candidates(model, cluster, domain.contains))
+        divided = list(_divided(space, domain))
     else:
         candidates = [one for one in pool.candidates if one.strategy and _may_be_tried(one.strategy, domain, limits)]
         if not candidates:
             raise InputError("the pool has no strategy that may be tried", rule="exact ones, or --allow")
         domain = PoolDomain(space, [one.strategy for one in candidates if one.strategy is not None])
         known = [one for one in candidates if one.origin.startswith("preset:")]
+        divided = [one for one in candidates if one.has_stages]
     ground = Ground(
         model=model,
         cluster=cluster,
         domain=domain,
         limits=limits,
         known=tuple(known),
+        divided=tuple(divided),
         **simulator_fields(settings.simulator, model, cluster, prior=prior_path(settings.prior)),
     )
     if settings.num_trials == 0:
@@ -68,16 +75,26 @@ def build_ground(settings: StudySettings, preparer: TrialPreparer, pool: Pool | 
 
 def simulator_fields(name: str, model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> dict[str, Any]:
     """Return the fields of a `Ground` that concern prediction: the named simulator and the screen in front of it."""
-    simulator = {"simulator": open_simulator(name, model, cluster, prior=prior)}
+    simulator = {"simulator": with_stages(open_simulator(name, model, cluster, prior=prior), model, cluster)}
     if name == SCREEN:
         return {**simulator, "num_simulated": NUM_SCREENED}
     size = max(1.0, len(model.variables) * len(cluster.nodes) / LARGE)
     return {
         **simulator,
         "num_simulated": max(FEWEST_SIMULATED, round(NUM_SIMULATED / size)),
-        "screen": open_simulator(SCREEN, model, cluster),
+        "screen": with_stages(open_simulator(SCREEN, model, cluster), model, cluster),
         "num_screened": NUM_SCREENED,
     }
+
+
+def _divided(space: Space, domain: Domain) -> Iterator[Candidate]:
+    """Yield the partitioner's divisions that may be tried, each once."""
+    seen: set[str] = set()
+    for strategy in space.stages.proposals if space.stages is not None else ():
+        one = candidate("divided", strategy, space.model, space.cluster)
+        if one.strategy_id not in seen and domain.contains(strategy):
+            seen.add(one.strategy_id)
+            yield one
 
 
 def _may_be_tried(strategy: Strategy, domain: Domain, limits: Limits) -> bool:

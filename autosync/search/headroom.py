@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autosync.datasets.schema import Measurement
-from autosync.plan.bound import Bound
+from autosync.plan.bound_terms import Bound
 from autosync.search.link_times import LinkTime, busiest_link
 from autosync.specs.cluster import ClusterSpec
-from autosync.specs.compute_pace import compute_seconds
 from autosync.specs.links import PROCESSORS, busy_in_words
 from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Strategy
+from autosync.strategy.stage_compute import strategy_compute_seconds
 from autosync.units import format_time
 
 LITTLE = 1.02
@@ -70,8 +70,7 @@ def time_shares(
 ) -> TimeShares:
     """Return the parts of a strategy's measured step time; without a strategy, those of stock DDP as it ships."""
     step = measurement.median_seconds
-    shares = () if strategy is None else strategy.shares
-    compute = min(compute_seconds(model, cluster, shares), step)
+    compute = min(strategy_compute_seconds(strategy, model, cluster), step)
     link = busiest_link(measurement, model, cluster, strategy)
     processors = None if measurement.cpu_share is None else measurement.cpu_share * step
     idle = None if link is None else max(step - compute - link.seconds - (processors or 0.0), 0.0)
@@ -81,36 +80,63 @@ def time_shares(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headroom:
-    """The gap between a measured step and the bound of exact strategies."""
+    """The gap between a measured step and the bound of exact strategies.
+
+    `bound` holds without stages. Where a study also searched strategies with stages, `divided` is their bound, and the
+    smaller one counts.
+    """
 
     step: float
     bound: Bound
+    divided: Bound | None = None
+
+    @property
+    def limit(self) -> Bound:
+        """The bound of all strategies that were searched."""
+        return self.bound if self.divided is None else min(self.bound, self.divided, key=lambda one: one.seconds)
 
     @property
     def most(self) -> float:
         """The largest speedup over this step that an exact strategy can have."""
-        return max(self.step / self.bound.seconds, 1.0)
+        return max(self.step / self.limit.seconds, 1.0)
 
     @property
     def share(self) -> float:
         """The share of the step that every exact strategy needs."""
-        return min(self.bound.seconds / self.step, 1.0)
+        return min(self.limit.seconds / self.step, 1.0)
 
     def __str__(self) -> str:
         if self.most == 1.0:
             return "no exact strategy on this cluster can be faster"
-        return f"{self.share:.2f} of the bound: at most {self.most:.2f} times as fast is left ({self.bound.largest})"
+        of = " of strategies with stages" if self.limit is self.divided else ""
+        return (
+            f"{self.share:.2f} of the bound{of}: at most {self.most:.2f} times as fast is left ({self.limit.largest})"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PossibleGain:
-    """The largest speedup over stock DDP that an exact strategy can have, and the reason for this limit."""
+    """The largest speedup over stock DDP that an exact strategy can have, and the reason for this limit.
+
+    `divided` is the bound of strategies with stages, where a study searched them.
+    """
 
     default: TimeShares
     bound: Bound
+    divided: Bound | None = None
 
     @property
     def most(self) -> float:
+        return Headroom(step=self.default.step, bound=self.bound, divided=self.divided).most
+
+    @property
+    def limit(self) -> Bound:
+        """The bound of all strategies that were searched."""
+        return Headroom(step=self.default.step, bound=self.bound, divided=self.divided).limit
+
+    @property
+    def most_undivided(self) -> float:
+        """The largest speedup of a strategy without stages."""
         return Headroom(step=self.default.step, bound=self.bound).most
 
     def __str__(self) -> str:
@@ -120,10 +146,18 @@ class PossibleGain:
             return f"{what}: it is as fast as any exact strategy on this cluster can be"
         if self.most < LITTLE:
             return f"{what}, and no exact strategy on this cluster can be more than {self.most - 1:.1%} faster"
+        if self.divided is not None:
+            more = max(self.default.step / self.divided.seconds, 1.0)
+            return (
+                f"{what}; no exact strategy without stages can be more than {self.most_undivided:.2f} times as fast "
+                f"({self.bound.largest}), and none with stages more than {more:.2f} times ({self.divided.largest})"
+            )
         limit = f"no exact strategy on this cluster can be more than {self.most:.2f} times as fast"
         return f"{what}; {limit} ({self.bound.largest})"
 
 
-def possible_gain(default: Measurement, model: ModelSpec, cluster: ClusterSpec, limit: Bound) -> PossibleGain:
+def possible_gain(
+    default: Measurement, model: ModelSpec, cluster: ClusterSpec, limit: Bound, divided: Bound | None = None
+) -> PossibleGain:
     """Return the largest possible gain over the measured stock DDP."""
-    return PossibleGain(default=time_shares(default, model, cluster, None), bound=limit)
+    return PossibleGain(default=time_shares(default, model, cluster, None), bound=limit, divided=divided)

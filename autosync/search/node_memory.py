@@ -2,7 +2,8 @@
 
 It counts the memory that synchronisation decides: parameters and gradients, the optimizer's state where the plan keeps
 it, and the buffers of messages. Activations are not counted, because no model spec knows them. So a plan that is
-refused here certainly does not fit, and a plan that is accepted may still run out of memory.
+refused here certainly does not fit, and a plan that is accepted may still run out of memory. With stages, the profile
+knows activations, and they are counted (`stage_memory`).
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ from collections.abc import Iterator
 
 from autosync.plan.shards import shard_sizes
 from autosync.plan.types import Local, Operation, Plan, Region, Transfer
+from autosync.search.stage_memory import stage_rank_bytes
 from autosync.specs.cluster import ClusterSpec
-from autosync.specs.model import ITEM_BYTES, ModelSpec
-
-STATE_ITEM_BYTES = 4
+from autosync.specs.model import ITEM_BYTES, STATE_ITEM_BYTES, ModelSpec
 
 
 class NodeMemory:
@@ -32,7 +32,8 @@ class NodeMemory:
         if not self._limits:
             return True
         needs: dict[int, float] = defaultdict(float)
-        for rank, num_bytes in zip(plan.ranks, rank_bytes(plan, self._model), strict=True):
+        of_ranks = stage_rank_bytes(plan, self._model) if plan.stages else rank_bytes(plan, self._model)
+        for rank, num_bytes in zip(plan.ranks, of_ranks, strict=True):
             needs[rank.node] += num_bytes
         return all(needs[node] <= limit for node, limit in self._limits.items())
 

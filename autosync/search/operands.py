@@ -42,9 +42,12 @@ def model_name(model: ModelOperand) -> str:
     return f"{Path(file)}:{model.__name__}"
 
 
-def model_spec_of(model: ModelOperand, cluster: ClusterSpec) -> ModelSpec:
-    """Return the spec of a model. A task is profiled in this call, on the kind of device on which ranks train it."""
-    return model if isinstance(model, ModelSpec) else model_of(model_name(model), device=cluster.device_type)
+def model_spec_of(model: ModelOperand, cluster: ClusterSpec, *, cuts: bool = False) -> ModelSpec:
+    """Return the spec of a model. A task is profiled in this call, on the kind of device on which ranks train it.
+
+    With `cuts`, the profile has what strategies with stages need.
+    """
+    return model if isinstance(model, ModelSpec) else model_of(model_name(model), device=cluster.device_type, cuts=cuts)
 
 
 def cluster_name(cluster: ClusterOperand) -> str:

@@ -28,6 +28,7 @@ from autosync.search.prepared_trial import TrialPreparer
 from autosync.search.prior import PRIOR_SIMULATOR, SHIPPED_PRIOR, check_prior, prior_ships
 from autosync.search.progress import SILENT, ProgressListener
 from autosync.search.proposers.catalogue import PROPOSERS
+from autosync.search.stage_check import checked_cuts, needs_cuts
 from autosync.search.study_folder import (
     CHANGEABLE,
     StudyFolder,
@@ -152,7 +153,10 @@ def _new(
     # Looks at the shipped prior, for which simulators may have to be compiled.
     choose_prior(settings)
     progress.note(f"profiling {task}" if is_task(task) else f"reading {task}")
-    spec = model_spec_of(model, cluster_spec)
+    cuts = is_task(task) and needs_cuts(settings.get("target", "autosync"), cluster_spec)
+    spec = model_spec_of(model, cluster_spec, cuts=cuts)
+    if cuts:
+        spec = checked_cuts(task, spec, cluster_spec)
     if (words := profile_warning(spec)) is not None:
         progress.note(words)
     folder = new_study_folder(study, spec, cluster_spec)

@@ -102,7 +102,16 @@ def predicted(proposer: Proposer, count: int, simulator: Simulator, *, seed: int
     """Return the strategies that a simulator predicts to be fastest among the proposals for a study without trials."""
     wanted = max(count, proposer.round_size)
     found = proposer.propose([], wanted, _lots(seed, 0), taken={STOCK_DDP.strategy_id})
-    return by_prediction(found, simulator)[:count]
+    return _with_one_undivided(by_prediction(found, simulator), count)
+
+
+def _with_one_undivided(ordered: Sequence[Candidate], count: int) -> list[Candidate]:
+    """Return the first candidates. One of several has no stages, so that a proof compares both kinds."""
+    chosen = list(ordered[:count])
+    if count > 1 and chosen and all(one.has_stages for one in chosen):
+        others = [one for one in ordered if not one.has_stages]
+        chosen[-1:] = others[:1] or chosen[-1:]
+    return chosen
 
 
 def _lots(seed: int, num_searched: int) -> random.Random:

@@ -50,7 +50,7 @@ class SearchLoop:
         self._settings = settings
         self._progress = progress
         # The bound holds for exact strategies only.
-        self._bound_seconds = None if settings.allow else running.trials.bound().seconds
+        self._bound_seconds = None if settings.allow else running.trials.limit().seconds
         self._outlook: SearchOutlook | None = None
         expecting = None
         if settings.training_seconds is not None:

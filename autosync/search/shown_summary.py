@@ -55,6 +55,16 @@ class InWords:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShownStages:
+    """Whether strategies with stages were searched. The words are about their bound, or say why they were not."""
+
+    __pydantic_config__ = _LENIENT
+
+    searched: bool = False
+    in_words: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShownTime:
     """The parts of a contestant's step time."""
 
@@ -102,6 +112,7 @@ class ShownWinner:
     headroom: InWords | None = None
     against: tuple[ShownRatio, ...] = ()
     in_words: str = ""
+    stages: tuple[str, ...] = ()
     schedule: str | None = None
     training: str | None = None
     use: tuple[str, ...] = ()
@@ -126,6 +137,7 @@ class ShownSummary:
     other_cpu_share: float | None = None
     profile: InWords | None = None
     bound_seconds: float | None = None
+    stages: ShownStages | None = None
     prospect: InWords
     proposer: str | None = None
     ended: str | None = None

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autosync.datasets.schema import Flag, Measurement, Record, seconds_of_steps
-from autosync.plan.bound import Bound
+from autosync.plan.bound_terms import Bound
+from autosync.plan.stage_bound import least_divided_memory
 from autosync.search.guarantee import ProofResult, Verdict
 from autosync.search.headroom import Headroom, TimeShares, possible_gain, time_shares
 from autosync.search.winner_usage import WinnerUsage
@@ -15,7 +16,9 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.specs.profile.quality import profile_fields
 from autosync.strategy.describe import schedule_in_words
+from autosync.strategy.stage_words import stages_in_words
 from autosync.trials.compare import Ratio
+from autosync.units import format_size, format_time
 
 
 def summary_fields(
@@ -30,9 +33,14 @@ def summary_fields(
     limit: Bound,
     usage: WinnerUsage,
     bundle: Path,
+    divided: Bound | None = None,
+    why_undivided: str = "",
 ) -> dict[str, object]:
-    """Return the fields of `summary.json` with the results. The caller adds the fields for the cost of tuning."""
-    gain = possible_gain(verdict.default.measurement, model, cluster, limit)
+    """Return the fields of `summary.json` with the results. The caller adds the fields for the cost of tuning.
+
+    `divided` is the bound of strategies with stages, or `why_undivided` says why the study did not search them.
+    """
+    gain = possible_gain(verdict.default.measurement, model, cluster, limit, divided)
     return {
         "schema": "autosync.summary/1",
         "study": study,
@@ -46,15 +54,20 @@ def summary_fields(
         "num_busy_trials": sum(_has_flag(record.measurement, "busy_machine") for record in records),
         "num_baseline_trials": len(baselines),
         "tried": tried_by_origin(records),
-        "winner": _winner(verdict, model, limit, usage, bundle),
+        "winner": {
+            **_winner(verdict, model, usage, bundle),
+            "headroom": _headroom(verdict.winner, limit, divided),
+            "stages": _stages(verdict.winner, model, cluster),
+        },
         "contests": [_contest(result, model, cluster) for result in verdict.results],
         "left_out": {name: f"{failure.kind}: {failure.message}" for name, failure in verdict.left_out.items()},
         "other_cpu_share": verdict.other_cpu_share,
         "bound_seconds": gain.bound.seconds,
+        "stages": _stage_findings(model, cluster, limit, divided, why_undivided),
         "prospect": {
             "most_times_as_fast": gain.most,
             "exposed_share": 1 - gain.default.compute / gain.default.step,
-            "limit": str(gain.bound.largest),
+            "limit": str(gain.limit.largest),
             "in_words": str(gain),
         },
         "fidelity": {
@@ -74,7 +87,35 @@ def tried_by_origin(records: Sequence[Record]) -> dict[str, int]:
     return dict(Counter(record.origin.partition(":")[0] for record in records))
 
 
-def _winner(verdict: Verdict, model: ModelSpec, limit: Bound, usage: WinnerUsage, bundle: Path) -> dict[str, object]:
+def _stage_findings(
+    model: ModelSpec, cluster: ClusterSpec, limit: Bound, divided: Bound | None, why_undivided: str
+) -> dict[str, object]:
+    """Return whether strategies with stages were searched, and their bound beside that of all others."""
+    if divided is None:
+        words = (
+            f"strategies that divide the model into stages were not tried: {why_undivided}" if why_undivided else None
+        )
+        return {"searched": False, "why_not": why_undivided or None, "in_words": words}
+    memory = least_divided_memory(model, cluster)
+    return {
+        "searched": True,
+        "bound_seconds": divided.seconds,
+        "limit": str(divided.largest),
+        "least_memory_bytes": memory,
+        "in_words": (
+            f"{format_time(divided.seconds)} with stages ({divided.largest.cause}; {format_size(memory)} or more on "
+            f"the fullest rank), {format_time(limit.seconds)} without ({limit.largest.cause})"
+        ),
+    }
+
+
+def _stages(winner: ProofResult, model: ModelSpec, cluster: ClusterSpec) -> list[str]:
+    """Return in words which ranks compute which layers; nothing without stages."""
+    strategy = winner.candidate.strategy
+    return [] if strategy is None or not strategy.stages else stages_in_words(strategy.stages, model, cluster)
+
+
+def _winner(verdict: Verdict, model: ModelSpec, usage: WinnerUsage, bundle: Path) -> dict[str, object]:
     winner = verdict.winner
     candidate = winner.candidate
     strategy = candidate.strategy
@@ -87,7 +128,6 @@ def _winner(verdict: Verdict, model: ModelSpec, limit: Bound, usage: WinnerUsage
         "classes": ["exact"] if strategy is None else sorted(strategy.classes),
         "beats_stock_ddp": verdict.beats_default,
         "speedup_over_stock_ddp": None if winner.ratio is None else _speedup(winner.ratio),
-        "headroom": _headroom(winner, limit),
         "against": [{"name": ratio.name, "other": ratio.other, **_speedup(ratio)} for ratio in verdict.against],
         "in_words": candidate.in_words(model),
         "schedule": None if strategy is None else schedule_in_words(strategy),
@@ -99,22 +139,26 @@ def _winner(verdict: Verdict, model: ModelSpec, limit: Bound, usage: WinnerUsage
     }
 
 
-def _headroom(winner: ProofResult, limit: Bound) -> dict[str, object] | None:
+def _headroom(winner: ProofResult, limit: Bound, divided: Bound | None) -> dict[str, object] | None:
     """Return the possible gain over the winner; None for an inexact winner, for which the bound does not hold."""
     strategy = winner.candidate.strategy
     if strategy is not None and not strategy.is_exact:
         return None
-    left = Headroom(step=winner.measurement.median_seconds, bound=limit)
+    left = Headroom(step=winner.measurement.median_seconds, bound=limit, divided=divided)
     return {
         "share_of_bound": left.share,
         "most_times_as_fast": left.most,
-        "limit": str(limit.largest),
+        "limit": str(left.limit.largest),
         "in_words": str(left),
     }
 
 
 def _contest(result: ProofResult, model: ModelSpec, cluster: ClusterSpec) -> dict[str, object]:
     measured, settings = result.measurement, result.contestant.settings
+    strategy = result.candidate.strategy
+    shares = time_shares(measured, model, cluster, strategy)
+    # The comparison knows one compute time for all, that without stages.
+    exposed = shares.step - shares.compute if strategy is not None and strategy.stages else measured.exposed_seconds
     return {
         "name": result.name,
         "role": result.contestant.role,
@@ -124,11 +168,11 @@ def _contest(result: ProofResult, model: ModelSpec, cluster: ClusterSpec) -> dic
         "stock_ddp": None if settings is None else settings.arguments(),
         "seconds": {"value": measured.median_seconds, "low": measured.low_seconds, "high": measured.high_seconds},
         "step_seconds": [float(f"{seconds:.6g}") for seconds in seconds_of_steps(measured.step_seconds)],
-        "exposed_seconds": measured.exposed_seconds,
+        "exposed_seconds": exposed,
         "bytes_sent": None if measured.bytes_sent is None else max(measured.bytes_sent),
         "peak_memory_bytes": max(measured.peak_memory_bytes),
         "cpu_share": measured.cpu_share,
-        "time": _time(time_shares(measured, model, cluster, result.candidate.strategy)),
+        "time": _time(shares),
         "flags": list(measured.flags),
         "speedup_over_stock_ddp": None if result.ratio is None else _speedup(result.ratio),
     }

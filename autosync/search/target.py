@@ -52,6 +52,7 @@ def ddp_limits(allow: Sequence[InexactClass]) -> Limits:
         max_lanes=1,
         max_priorities=1,
         shares=False,
+        stages=False,
     )
 
 

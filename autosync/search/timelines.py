@@ -1,6 +1,7 @@
 """Timelines for the report: after the proof, stock DDP and the winner take some more steps, which the ranks record.
 
-Recording costs a little time, so the proof itself is not recorded.
+Recording costs a little time, so the proof itself is not recorded. A winner with stages has no timeline: its passes are
+drawn from its plan.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def record_timelines(trials: TrialRunner, verdict: Verdict, folder: StudyFolder,
     A failure is reported and changes nothing else. In a replay nothing runs, so nothing is recorded.
     """
     wanted = {folder.stock_timeline: verdict.default}
-    if verdict.winner is not verdict.default:
+    strategy = verdict.winner.candidate.strategy
+    if verdict.winner is not verdict.default and not (strategy is not None and strategy.stages):
         wanted[folder.winner_timeline] = verdict.winner
     for path in (folder.stock_timeline, folder.winner_timeline):
         path.unlink(missing_ok=True)

@@ -11,19 +11,21 @@ from typing import Protocol
 
 from autosync.datasets.facts import cluster_spec, model_spec
 from autosync.datasets.schema import Failure, Flag, Measurement, Record
-from autosync.plan.bound import Bound, bound, rates_of
+from autosync.plan.bound import bound
+from autosync.plan.bound_terms import Bound, rates_of
+from autosync.plan.stage_bound import stage_bound
 from autosync.search.candidates import Candidate
 from autosync.search.measurement_effort import Effort
 from autosync.search.prepared_trial import PreparedTrial, TrialPreparer
 from autosync.search.target import Target
 from autosync.specs.background_load import BUSY_SHARE
 from autosync.specs.cluster import ClusterSpec
-from autosync.specs.compute_pace import compute_seconds
 from autosync.specs.model import ModelSpec
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.emit.ddp import settings_for
 from autosync.strategy.emit.settings import DdpSettings, as_it_ships
 from autosync.strategy.files import dump_strategy
+from autosync.strategy.stage_compute import strategy_compute_seconds
 from autosync.trials.contestant import Contestant
 from autosync.trials.policy import Policy, measure
 from autosync.trials.samples import Service
@@ -49,6 +51,7 @@ class TrialRunner:
     `is_recorded` nothing runs, and trials take their outcomes from records. `dilation` is the factor by which replayed
     compute is slower than recorded. `others_share` returns the share of this machine's processor time that other
     programs used since its last call; None if ranks run elsewhere. Above `max_other_cpu` the machine counts as busy.
+    With `searches_stages`, strategies with stages are among those to try.
     """
 
     study: str
@@ -61,6 +64,7 @@ class TrialRunner:
     dilation: float = 1.0
     others_share: Callable[[], float] | None = None
     max_other_cpu: float = BUSY_SHARE
+    searches_stages: bool = False
 
     @property
     def model(self) -> ModelSpec:
@@ -94,11 +98,22 @@ class TrialRunner:
 
         Before the first measurement, the bound stands in for the step time.
         """
-        return self.effort.policy(best_seconds or self.bound().seconds)
+        return self.effort.policy(best_seconds or self.limit().seconds)
 
     def bound(self) -> Bound:
-        """Return the bound of exact strategies. A replay draws the rows that it touches evenly."""
+        """Return the bound of exact strategies without stages. A replay draws the rows that it touches evenly."""
         return bound(self.model, self.cluster, rates=rates_of(self.cluster), even_rows=self.is_replayed)
+
+    def stage_bound(self) -> Bound | None:
+        """Return the bound of strategies with stages; None if the study does not search them."""
+        if not self.searches_stages:
+            return None
+        return stage_bound(self.model, self.cluster, rates=rates_of(self.cluster))
+
+    def limit(self) -> Bound:
+        """Return the bound of all exact strategies that the study searches."""
+        found = [self.bound(), self.stage_bound()]
+        return min((one for one in found if one is not None), key=lambda one: one.seconds)
 
     def run(
         self, candidate: Candidate, number: int, *, best_seconds: float | None = None, is_repeated: bool = False
@@ -108,7 +123,6 @@ class TrialRunner:
         `is_repeated` says that it is tried again after a failure that was blamed on the machines.
         """
         started = dt.datetime.now(tz=dt.UTC)
-        shares = () if candidate.strategy is None else candidate.strategy.shares
         outcome: Measurement | Failure
         self.other_cpu_share()
         try:
@@ -117,7 +131,7 @@ class TrialRunner:
                 self.contestant(candidate),
                 self.policy(best_seconds),
                 best_seconds=best_seconds,
-                compute_seconds=compute_seconds(self.model, self.cluster, shares),
+                compute_seconds=strategy_compute_seconds(candidate.strategy, self.model, self.cluster),
             )
         except TrialFailed as failure:
             outcome = failure.as_record(is_repeated=is_repeated)

@@ -102,6 +102,10 @@ def tune(
             progress=progress,
         )
         ground, settings = plan.ground(), plan.settings
+    if plan.told_undivided:
+        progress.note(f"strategies that divide the model into stages are left out: {plan.told_undivided}")
+    elif not plan.why_undivided and not ground.divided:
+        progress.note("no division of the model into stages fits into the nodes' memory")
     with running(plan, progress) as run:
         search = SearchLoop(run, open_proposer(settings.proposer, ground), ground, settings, progress)
         early = prove_early(run, search, ground, seed=settings.seed, progress=progress)

@@ -114,6 +114,8 @@ def hand_over(
         outages=records.outages,
         verdict=verdict,
         limit=trials.bound(),
+        divided=trials.stage_bound(),
+        why_undivided=plan.told_undivided,
         usage=how,
         bundle=folder.best,
     )

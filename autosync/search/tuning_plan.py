@@ -15,6 +15,7 @@ from autosync.search.prepared_trial import TrialPreparer
 from autosync.search.proposers.catalogue import open_proposer
 from autosync.search.proposers.interface import Ground
 from autosync.search.rounds import first_round, predicted
+from autosync.search.stage_check import why_undivided_study
 from autosync.search.study import Study, begin_study, resume_study
 from autosync.search.study_folder import StudyFolder, StudySettings
 from autosync.search.trial_runner import ComparingService, TrialRunner
@@ -52,6 +53,18 @@ class TuningPlan:
     def cluster(self) -> ClusterSpec:
         return self.preparer.cluster
 
+    @property
+    def why_undivided(self) -> str:
+        """Why the study searches no strategies with stages; empty if it does."""
+        return why_undivided_study(self.settings, self.model, self.cluster)
+
+    @property
+    def told_undivided(self) -> str:
+        """What the user is told about that; empty where nobody would expect stages."""
+        settings = self.settings
+        is_expected = settings.target == "autosync" and not settings.is_script and self.cluster.num_workers > 1
+        return self.why_undivided if is_expected and self.pool is None else ""
+
     def open_study(self) -> Study:
         """Begin the study, or open it again."""
         if self.is_new:
@@ -81,6 +94,7 @@ class TuningPlan:
             preparer=self.preparer,
             effort=self.settings.effort,
             target=self.settings.target,
+            searches_stages=not self.why_undivided,
             **self.circumstances(),
         )
 

@@ -56,6 +56,8 @@ def usage(winner: ProofResult, bundle: Bundle, path: Path, *, script: Path) -> W
         settings, refusal = settings_for(bundle.strategy, bundle.model, bundle.cluster), ""
     except DoesNotApplyError:
         settings, refusal = None, why_not_ddp(bundle.strategy, bundle.model, bundle.cluster)[0]
+    if bundle.strategy.stages:
+        return WinnerUsage(lines=_with_trainer(path), settings=None, refusal=refusal)
     serves = any(node.role == "server" for node in bundle.cluster.nodes)
     lines = [
         "in the training script, after init_process_group and in place of DistributedDataParallel:",
@@ -70,6 +72,20 @@ def usage(winner: ProofResult, bundle: Bundle, path: Path, *, script: Path) -> W
     else:
         lines.append(f"stock DDP cannot do the same: {refusal}")
     return WinnerUsage(lines=tuple(lines), settings=settings, refusal=refusal)
+
+
+def _with_trainer(path: Path) -> tuple[str, ...]:
+    """Return how to train with stages: a pipeline cannot live behind a script's own passes."""
+    return (
+        "in the training script, after init_process_group and in place of the model, its passes and its optimizer:",
+        "    import autosync",
+        "    with autosync.trainer(task()) as trainer:",
+        "        for batch in batches:  # the global batch of all ranks, on every rank",
+        "            loss = trainer.step(batch)",
+        f"started by: autosync launch {path} -- train.py",
+        f"or as before: AUTOSYNC_BUNDLE={path} torchrun … train.py",
+        "stock DDP cannot do the same: it has no stages (docs/stages.md)",
+    )
 
 
 def _with_stock_ddp(settings: DdpSettings, bundle: Bundle, script: Path) -> WinnerUsage:

@@ -30,6 +30,9 @@ SCHEMA_KIND = "model"
 SCHEMA_VERSION = 1
 
 DType = Literal["float32", "float64", "float16", "bfloat16"]
+STATE_ITEM_BYTES = 4
+"""The bytes of an element of an optimizer's state."""
+
 ITEM_BYTES: Mapping[str, int] = {
     "float64": 8,
     "float32": 4,

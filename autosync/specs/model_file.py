@@ -39,7 +39,7 @@ def load_model(target: str) -> ModelSpec:
 
 
 def model_of(target: str, *, device: str = "cpu", cuts: bool = False) -> ModelSpec:
-    """Return the model spec of any target; a task is profiled now, on the device. With `cuts`, its cuts are found."""
+    """Return the model spec of any target; a task is profiled now, on the device. `cuts` are found if wanted."""
     base, factor = split_dilation(target)
     if not is_task(base):
         return load_model(target)

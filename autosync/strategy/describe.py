@@ -95,7 +95,8 @@ def in_words(strategy: Strategy, model: ModelSpec | None = None) -> str:
     if strategy.shares:
         clauses.append(f"the ranks compute {shares.in_words(strategy.shares)}")
     if strategy.stages:
-        clauses.append(stages.in_words(strategy.stages, strategy.microbatches, strategy.schedule, strategy.slack))
+        # Who computes what comes first: it decides what else is sent.
+        clauses.insert(0, stages.in_words(strategy.stages, strategy.microbatches, strategy.schedule, strategy.slack))
     return "; ".join(clauses)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from autosync.errors import Path, Problem
@@ -35,11 +36,7 @@ def _places(stages: Sequence[ModelStage], model: ModelSpec) -> Iterator[Problem]
     path: Path = ("stages",)
     cuts = [cut.before for cut in model.timeline.cuts]
     if not cuts:
-        if model.timeline.uncut:
-            yield Problem(what=f"{model.name} cannot be cut", rule=model.timeline.uncut, path=path)
-        else:
-            what, hint = f"the profile of {model.name} has no cuts", "autosync profile MODEL.py --cuts"
-            yield Problem(what=what, rule="stages begin at the profile's cuts", hint=hint, path=path)
+        yield from _uncut(model)
         return
     if stages[0].before:
         rule = "the first stage begins before segment 0"
@@ -77,12 +74,22 @@ def _unbuilt(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Iter
     for is_broken, field, what, rule in reasons:
         if is_broken:
             yield Problem(what=f"{what} with stages", rule=rule, path=(field,))
+    yield from undivided_problems(model, cluster)
+
+
+def undivided_problems(model: ModelSpec, cluster: ClusterSpec) -> Iterator[Problem]:
+    """Yield the rules by which no strategy with stages is legal for a task on a cluster, wherever its model is cut."""
     of_model = (
         (model.accumulation_steps > 1, "accumulates gradients", "microbatches take the place of accumulation"),
         (model.clip_norm is not None, "clips gradients", "no rank has the norm of all stages' gradients"),
         (model.loss_scaling, "scales its loss", "no rank sees the overflows of all stages"),
         (model.weighs, "weighs its batches", "microbatches weigh what they have of examples"),
         (any(variable.sparse for variable in model.variables), "has sparse gradients", "gradients are dense"),
+        (
+            model.optimizer.per_variable is False,
+            f"updates all variables together ({model.optimizer.name})",
+            "no rank has the gradients of all stages",
+        ),
     )
     for is_broken, what, rule in of_model:
         if is_broken:
@@ -90,6 +97,29 @@ def _unbuilt(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Iter
     if cluster.backend != "gloo":
         rule = "sends between stages need tags: gloo"
         yield Problem(what=f"stages on {cluster.backend}", rule=rule, path=("stages",))
+
+
+def why_undivided(model: ModelSpec, cluster: ClusterSpec) -> str:
+    """Return why no strategy with stages is legal for a model on a cluster; empty if one may be."""
+    if cluster.num_workers < 2:
+        return f"{cluster.name} has one worker"
+    problem = next(itertools.chain(undivided_problems(model, cluster), _uncut(model)), None)
+    if problem is None:
+        return ""
+    hint = f"; {problem.hint}" if problem.hint else ""
+    return f"{problem.what} ({problem.rule}{hint})"
+
+
+def _uncut(model: ModelSpec) -> Iterator[Problem]:
+    """Yield why a model has no cuts."""
+    path: Path = ("stages",)
+    if model.timeline.cuts:
+        return
+    if model.timeline.uncut:
+        yield Problem(what=f"{model.name} cannot be cut", rule=model.timeline.uncut, path=path)
+    else:
+        what, hint = f"the profile of {model.name} has no cuts", "autosync profile MODEL.py --cuts"
+        yield Problem(what=what, rule="stages begin at the profile's cuts", hint=hint, path=path)
 
 
 def _microbatches(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Iterator[Problem]:

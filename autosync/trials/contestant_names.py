@@ -17,6 +17,7 @@ from autosync.strategy.emit.settings import as_it_ships
 from autosync.strategy.files import is_bundle, load_strategy, load_strategy_for
 from autosync.strategy.names import check_strategy_names
 from autosync.strategy.presets import build_preset, preset_names
+from autosync.strategy.presets.pipelines import PIPELINES
 from autosync.trials.contestant import Contestant
 
 TORCH_DDP = "torch-ddp"
@@ -52,7 +53,9 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def have_stages(names: Sequence[str]) -> bool:
-    """Whether any contestant's strategy file divides the model into stages."""
+    """Whether any contestant divides the model into stages."""
+    if any(name in PIPELINES for name in names):
+        return True
     files = [name for name in names if name != TORCH_DDP and name not in preset_names()]
     return any(load_strategy(name)[0].stages for name in files)
 

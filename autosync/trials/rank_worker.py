@@ -9,6 +9,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch.distributed as dist
 from autosync import documents
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import parse_cluster
-from autosync.specs.compute_pace import paces_of
+from autosync.specs.compute_pace import at_pace, paces_of
 from autosync.specs.model import SCHEMA_KIND, SCHEMA_VERSION, ModelSpec
 from autosync.specs.task import Task
 from autosync.specs.task_file import is_task, load_task
@@ -30,10 +31,11 @@ from autosync.strategy.shares import weights_of
 from autosync.trials import meters
 from autosync.trials.plain_sgd import with_plain_sgd, with_plain_sgd_spec
 from autosync.trials.rank_device import rank_device
-from autosync.trials.rank_requests import Answer, RefusedError, Request, serve_requests
+from autosync.trials.rank_requests import Answer, Request, serve_requests
 from autosync.trials.rendezvous import open_on_first_rank, rendezvous_store
 from autosync.trials.replay import replay_task
 from autosync.trials.serving import Serving
+from autosync.trials.staged_replay import StageReplayer
 from autosync.trials.staged_training import StagedTraining
 from autosync.trials.training import CPU, ContestantTraining
 
@@ -178,10 +180,14 @@ class RankWorker:
         return {}
 
     def _staged(self, task: Task, bundle: Bundle) -> StagedTraining:
-        """Train with stages; a replayed model has no layers that could be divided."""
+        """Train with stages; in a replay, their passes take the time of the spec's layers on this rank's device."""
+        how: dict[str, Any] = {"seed": self._seed, "timeout_seconds": self._timeout_seconds}
         if self._is_replayed:
-            raise RefusedError("a replayed model has no layers to divide into stages (give the task, not its spec)")
-        return StagedTraining(task, bundle=bundle, seed=self._seed, timeout_seconds=self._timeout_seconds)
+            pace = paces_of(self._model, self._cluster)[self._rank]
+            replayer = StageReplayer(at_pace(self._model, pace), self._rank)
+            task = replace(task, batch=lambda _: torch.zeros(task.batch_size))
+            return StagedTraining(task, bundle=bundle, make_stages=replayer, **how)
+        return StagedTraining(task, bundle=bundle, **how)
 
     def _task_at_pace(self, bundle: Bundle | None) -> Task:
         """Return the task; a replay at the pace of this rank's device, with its share of the batch."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -192,6 +192,10 @@ class ReplayedModel(_Owner):
             touched.unsqueeze(0), values, variable.shape, is_coalesced=True, check_invariants=False
         )
 
+    def parameter(self, name: str) -> nn.Parameter:
+        """Return the parameter of a variable."""
+        return self._by_name[name]
+
     @property
     def pace(self) -> ReplayPace:
         return self._pace
@@ -212,6 +216,15 @@ class _BackwardSegment(torch.autograd.Function):
         found = [ctx.model.gradient(name, ctx.rows) for name in ctx.segment.variables]
         ctx.model.pace.spend(ctx.segment.seconds)
         return (gradients[0], None, None, None, *found)
+
+
+def backward_of(model: ReplayedModel, names: Sequence[str], seconds: float) -> None:
+    """Make a backward pass that takes some time and gives gradients to these variables."""
+    segment = Segment(module="stage", seconds=seconds, variables=tuple(names))
+    parameters = [model.parameter(name) for name in names]
+    begin = torch.zeros((), requires_grad=True)
+    loss = _BackwardSegment.apply(begin, model, segment, {}, *parameters)  # type: ignore[no-untyped-call]
+    torch.autograd.backward((loss,))
 
 
 @known_optimizer

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from autosync.errors import AutosyncError
-from autosync.runtime.trainer import trainer
+from autosync.runtime.stages.recorded_model import record_stages
+from autosync.runtime.stages.staged_session import MakeStages
+from autosync.runtime.trainer import begin_trainer
 from autosync.specs.examples import join_batches
 from autosync.specs.profile.clock import clock_of
 from autosync.specs.task import Task
@@ -27,7 +29,15 @@ class StagedTraining:
     train on the same examples.
     """
 
-    def __init__(self, task: Task, *, bundle: Bundle, seed: int, timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        task: Task,
+        *,
+        bundle: Bundle,
+        seed: int,
+        timeout_seconds: float,
+        make_stages: MakeStages = record_stages,
+    ) -> None:
         torch.manual_seed(seed)
         random.seed(seed)
         self._task = task
@@ -38,7 +48,9 @@ class StagedTraining:
         self._generators = [batch_generator(seed, rank) for rank in range(bundle.cluster.num_workers)]
         self.trace_file = None
         try:
-            self._trainer = trainer(task, bundle, timeout_seconds=timeout_seconds, init_sync=False)
+            self._trainer = begin_trainer(
+                task, bundle, None, timeout_seconds=timeout_seconds, init_sync=False, make_stages=make_stages
+            )
         except AutosyncError as error:
             raise RefusedError(str(error)) from error
 

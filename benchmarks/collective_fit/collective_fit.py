@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from autosync import jsonio
-from autosync.plan.bound import bound, rates_of
+from autosync.plan.bound import bound
+from autosync.plan.bound_terms import rates_of
 from autosync.specs.background_load import BackgroundLoad
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autosync.plan.bound import rates_of
+from autosync.plan.bound_terms import rates_of
 from autosync.plan.bundling import bundle_of_plan
 from autosync.plan.lowering import lower
 from autosync.plan.traffic import amortised_traffic

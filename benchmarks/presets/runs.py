@@ -6,6 +6,7 @@ cell: it ran and every rank's parameters are as expected, or it was refused with
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,14 +19,17 @@ from autosync.runtime.session.support import unsupported
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster, shipped_clusters
 from autosync.specs.model import ModelSpec
+from autosync.specs.model_file import model_of
 from autosync.specs.profile.run import profile
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.presets import build_preset
+from autosync.strategy.presets.pipelines import PIPELINES
 from benchmarks.exactness.cases import Case
 from benchmarks.exactness.exactness import NoAnswerError, Ranks, problems_of
 from benchmarks.exactness.meaning import CAST_TOLERANCE, SIGN_TOLERANCE, TOLERANCE
 from benchmarks.exactness.reference import FLOAT64_TOLERANCE
 from benchmarks.exactness.tasks import EVERYTHING, task_of
+from benchmarks.presets.staged_runs import TARGET, staged_cells
 from benchmarks.shared import tell
 
 MAX_HOSTS = 8
@@ -51,9 +55,17 @@ def run_all(presets: Sequence[str], clusters: Sequence[str], limit_seconds: floa
     """Return all cells, cluster by cluster; those that were not begun in time count as failed."""
     deadline = time.monotonic() + limit_seconds
     model = profile(task_of(EVERYTHING, "float64"), times="computed", steps=20)
+    staged = [preset for preset in presets if preset in PIPELINES]
+    layers = model_of(TARGET, cuts=True) if staged else model
+    others = [preset for preset in presets if preset not in PIPELINES]
     cells: list[Cell] = []
     for name in clusters:
-        for cell in _on_cluster(presets, model, load_cluster(name), deadline):
+        cluster = load_cluster(name)
+        found = itertools.chain(
+            _on_cluster(others, model, cluster, deadline) if others else (),
+            staged_cells(staged, layers, cluster, NUM_STEPS) if staged else (),
+        )
+        for cell in found:
             cells.append({"cluster": name, **cell})
             tell(f"{name}, {cell['preset']}: {cell['outcome']} {cell.get('why', '')}")
     return cells
@@ -167,7 +179,8 @@ _WORDS = f"""
 # Every preset on every cluster
 
 Every preset trained a small model for {NUM_STEPS} steps on every shipped cluster of up to {MAX_HOSTS} hosts, as
-processes on one machine. The changes of parameters were compared with training in one process.
+processes on one machine. The changes of parameters were compared with training in one process;
+those of presets with stages, which train ten layers of their own, with those of stock DDP.
 
 - **exact**: equal to plain training on all batches, within {FLOAT64_TOLERANCE:.0e}.
 - **as meant**: different from plain training, but equal to what the preset means (codec, error

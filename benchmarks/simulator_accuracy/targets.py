@@ -21,7 +21,8 @@ from autosync.datasets.machine_drift import AGAIN_ORIGIN, Combination, combinati
 from autosync.datasets.schema import Measurement, Record
 from autosync.documents import without_file
 from autosync.errors import InputError
-from autosync.plan.bound import bound, rates_of
+from autosync.plan.bound import bound
+from autosync.plan.bound_terms import rates_of
 from autosync.simulators.evaluation import (
     Accuracy,
     Measured,

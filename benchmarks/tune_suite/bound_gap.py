@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from autosync.datasets.studies import STUDIES_FOLDER
-from autosync.plan.bound import bound, rates_of
+from autosync.plan.bound import bound
+from autosync.plan.bound_terms import rates_of
 from autosync.search.candidates import known_candidates
 from autosync.search.domain import SpaceDomain
 from autosync.search.ground_builder import THOROUGHNESS, simulator_fields

@@ -10,7 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from autosync.plan.bound import bound, rates_of
+from autosync.plan.bound import bound
+from autosync.plan.bound_terms import rates_of
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.costs import Costs
 from autosync.specs.model import ITEM_BYTES, ModelSpec

@@ -14,7 +14,15 @@ from autosync.simulators.shared.costs import usual_costs
 from autosync.simulators.stages.stage_player import PlayedStep, play_stages
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
+from autosync.strategy.canonical import strategy_id
 from autosync.strategy.representation import Strategy
+
+
+def with_stages(simulator: Simulator, model: ModelSpec, cluster: ClusterSpec) -> Simulator:
+    """Return a simulator that also predicts strategies with stages, if the model can be cut."""
+    if isinstance(simulator, WithStages) or not model.timeline.cuts:
+        return simulator
+    return WithStages(simulator, model, cluster)
 
 
 class WithStages:
@@ -26,6 +34,7 @@ class WithStages:
         self._cluster = cluster
         self._costs = usual_costs(cluster)
         self._scale = TimeScale()
+        self._played: dict[str, float] = {}
 
     @property
     def name(self) -> str:
@@ -38,8 +47,14 @@ class WithStages:
         return [self._predicted(one) if one.stages else next(others) for one in strategies]
 
     def _predicted(self, strategy: Strategy) -> Prediction:
-        seconds = self._scale.factor * self.play(strategy).seconds
-        return Prediction(seconds=seconds, spread=self._scale.spread)
+        return Prediction(seconds=self._scale.factor * self._seconds(strategy), spread=self._scale.spread)
+
+    def _seconds(self, strategy: Strategy) -> float:
+        """Return the seconds of a played step. Searches ask for the same strategies many times."""
+        key = strategy_id(strategy, self._model, self._cluster)
+        if key not in self._played:
+            self._played[key] = self.play(strategy).seconds
+        return self._played[key]
 
     def play(self, strategy: Strategy) -> PlayedStep:
         """Play a step of a strategy with stages."""
@@ -50,7 +65,7 @@ class WithStages:
         self._others.learn([record for record in records if not _has_stages(record)])
         trials = trials_of([record for record in records if _has_stages(record)], self._model, self._cluster)
         trials = trials[-MAX_TRIALS:]
-        self._scale = scale(np.array([self.play(one.strategy).seconds for one in trials]), trials)
+        self._scale = scale(np.array([self._seconds(one.strategy) for one in trials]), trials)
 
 
 def _has_stages(record: Record) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from autosync.plan.outline import outline
@@ -12,12 +12,10 @@ from autosync.plan.traffic import transfer_traffic
 from autosync.plan.types import Local, Plan, StagePass, Transfer
 from autosync.simulators.stages.fluid_links import FluidLinks
 from autosync.specs.cluster import ClusterSpec
-from autosync.specs.compute_pace import share_factor
 from autosync.specs.costs import Costs
-from autosync.specs.cuts import segment_seconds
 from autosync.specs.model import ModelSpec
 from autosync.specs.uplinks import crossed
-from autosync.strategy.stages import holders_of_variables
+from autosync.strategy.stage_compute import pass_seconds, update_seconds
 
 
 class PlayedPass(NamedTuple):
@@ -49,7 +47,7 @@ class _Player:
         self._model = model
         self._cluster = cluster
         self._costs = costs
-        self._seconds = _pass_seconds(plan, model)
+        self._seconds = pass_seconds(plan.stages, model, _num_examples(plan))
         rates = [rate * costs.link_share for node in cluster.nodes for rate in (node.bandwidth_out, node.bandwidth_in)]
         self._uplinks = len(rates)
         for rack in cluster.racks:
@@ -155,7 +153,7 @@ class _Player:
                 for group in one.groups:
                     end = max(free[rank] for rank in group) + self._sum_seconds(one)
                     free.update(dict.fromkeys(group, end))
-        update = _update_seconds(self._plan, self._model)
+        update = update_seconds(self._plan.stages, self._model, self._plan.num_workers)
         nodes = self._cluster.nodes
         finished = [end + update[rank] / nodes[self._cluster.ranks[rank].node].compute for rank, end in free.items()]
         num_rounds = 2 * math.ceil(math.log2(max(2, len(free))))
@@ -179,31 +177,7 @@ class _Player:
         return float(busiest) + num_rounds * self._costs.round_seconds + self._costs.transfer_seconds
 
 
-def _pass_seconds(plan: Plan, model: ModelSpec) -> dict[tuple[str, int], float]:
-    """Return the seconds of a microbatch's passes through each stage, on a device of speed 1."""
-    factor = share_factor(model, _num_examples(plan))
-    both = segment_seconds(model.timeline)
-    forward = [segment.seconds for segment in model.timeline.forward]
-    begins = [stage.before for stage in plan.stages]
-    found: dict[tuple[str, int], float] = {}
-    for stage, (begin, end) in enumerate(zip(begins, [*begins[1:], len(forward)], strict=True)):
-        found["forward", stage] = factor * math.fsum(forward[begin:end])
-        found["backward", stage] = factor * (math.fsum(both[begin:end]) - math.fsum(forward[begin:end]))
-    return found
-
-
 def _num_examples(plan: Plan) -> int:
     return next(
         one.num_elements for one in plan.operations if isinstance(one, Local) and isinstance(one.settings, StagePass)
     )
-
-
-def _update_seconds(plan: Plan, model: ModelSpec) -> Sequence[float]:
-    """Return the seconds of each rank's update: its share of the whole model's, by the bytes that it holds."""
-    whole = math.fsum(segment.seconds for segment in model.timeline.optimizer)
-    holders = holders_of_variables(plan.stages, model)
-    held = [0.0] * plan.num_workers
-    for name, ranks in holders.items():
-        for rank in ranks:
-            held[rank] += model.variable(name).num_bytes
-    return [whole * num_bytes / model.num_bytes for num_bytes in held]

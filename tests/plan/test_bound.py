@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from autosync.plan.bound import Bound, Rates, Term, bound
+from autosync.plan.bound import bound
+from autosync.plan.bound_terms import Bound, Rates, Term
 from autosync.specs.cluster import ClusterSpec, Node, Rack
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
 

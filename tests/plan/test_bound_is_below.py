@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autosync.plan.bound import Bound, Term, bound
+from autosync.plan.bound import bound
+from autosync.plan.bound_terms import Bound, Term
 from autosync.plan.lowering import lower
 from autosync.plan.traffic import Traffic, plan_traffic
 from autosync.plan.types import Plan

@@ -9,11 +9,16 @@ import pytest
 from autosync.plan.lowering import lower
 from autosync.search.domain import SpaceDomain
 from autosync.search.node_memory import NodeMemory, rank_bytes
+from autosync.search.stage_memory import stage_rank_bytes
 from autosync.search.target import DdpDomain
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec
+from autosync.strategy.dividing.divided import divided_strategy
 from autosync.strategy.presets import build_preset
+from autosync.strategy.representation import Strategy
 from autosync.strategy.space import Space
+from autosync.strategy.stages import ModelStage
+from tests.helpers.staged_models import chain, nodes
 
 
 @pytest.fixture
@@ -59,3 +64,26 @@ def test_what_has_no_room_is_not_in_the_domain(adam: ModelSpec, hosts: ClusterSp
     ddp = build_preset("ddp", adam, hosts)
     assert DdpDomain(model=adam, cluster=limited(6.0)).contains(ddp)
     assert not DdpDomain(model=adam, cluster=limited(1.0)).contains(ddp)
+
+
+def test_with_stages_activations_under_way_count() -> None:
+    model = chain(4, batch_size=8)
+    cuts = tuple(replace(cut, held_bytes=1000 * cut.before) for cut in model.timeline.cuts)
+    model = replace(model, timeline=replace(model.timeline, cuts=cuts))
+    stages = [ModelStage(before=0, ranks=(0,)), ModelStage(before=2, ranks=(1,))]
+    in_turn, all_first = (
+        _stage_bytes(divided_strategy(model, stages, 8, schedule), model) for schedule in ("1f1b", "gpipe")
+    )
+    # A microbatch has a fourth of the profiled batch, and two layers hold 2000 bytes of that.
+    params, own = model.num_bytes, model.variable("w0").num_bytes + model.variable("w1").num_bytes
+    assert in_turn[0] == max(params + own + 2 * 500, 2 * params + 1000)
+    assert all_first[0] == params + own + 8 * 500
+    small = nodes(1, 1)
+    small = replace(small, nodes=tuple(replace(node, memory_bytes=params + own + 3000) for node in small.nodes))
+    memory = NodeMemory(model, small)
+    assert memory.fits(lower(divided_strategy(model, stages, 8), model, small))
+    assert not memory.fits(lower(divided_strategy(model, stages, 8, "gpipe"), model, small))
+
+
+def _stage_bytes(strategy: Strategy, model: ModelSpec) -> list[float]:
+    return stage_rank_bytes(lower(strategy, model, nodes(1, 1)), model)

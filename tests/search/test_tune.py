@@ -62,6 +62,7 @@ SUMMARY = {
     "bound_seconds",
     "profile",
     "prospect",
+    "stages",
     "tried",
     "fidelity",
     "failures",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autosync import documents
 from autosync.errors import DocumentError, InputError
-from autosync.plan.bound import Rates, rates_of
+from autosync.plan.bound_terms import Rates, rates_of
 from autosync.specs.calibration import Calibration, Curve, CurvePoint, Estimate, NodeCalibration, RackCalibration
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import dump_cluster, load_cluster, parse_cluster, save_cluster

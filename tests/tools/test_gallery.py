@@ -32,12 +32,12 @@ def test_the_page_is_what_is_written_today(tool: ModuleType) -> None:
     assert PAGE.read_text(encoding="utf-8") == tool.page(), f"{REMEDY}, or tools/make_gallery.py --page for words alone"
 
 
-def test_every_preset_has_a_section_and_two_pictures() -> None:
+def test_every_preset_has_a_section_and_its_pictures(tool: ModuleType) -> None:
     sections = {section.partition("\n")[0]: section for section in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]}
     assert tuple(sections) == preset_names(), REMEDY
     for name, section in sections.items():
         pictures = re.findall(r"!\[.+\]\((.+)\)", section)
-        assert pictures == [f"gallery/{name}-plan.svg", f"gallery/{name}-timeline.svg"]
+        assert pictures == [f"gallery/{name}-{what}.svg" for what in tool.pictures_of(name)]
         assert all((PAGE.parent / picture).is_file() for picture in pictures), REMEDY
 
 

@@ -79,8 +79,9 @@ class WholeGradients:
             if not _are_same(copy, self._copied(name)):
                 if not self._may_change:
                     raise OperationError(
-                        f"the script has changed the gradient of {name} after backward, and the engine clips or unscales "
-                        "by the norm of the gradients as they came (tune the task without clip_norm and loss_scaling)"
+                        f"the script has changed the gradient of {name} after backward, and the engine clips or "
+                        "unscales by the norm of the gradients as they came (tune the task without clip_norm and "
+                        "loss_scaling)"
                     )
                 self._give_back(name, copy)
         self._copies.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
@@ -23,6 +24,26 @@ class PassedMicrobatch:
     ends: dict[int, torch.Tensor] = field(default_factory=dict)
     sent: dict[int, torch.Tensor] = field(default_factory=dict)
     loss: torch.Tensor | None = None
+
+
+class StageBoundary(Protocol):
+    """What crosses the boundary between two stages."""
+
+    def pack(self, values: Mapping[int, torch.Tensor], *, backward: bool = False) -> torch.Tensor: ...
+    def unpack(self, buffer: torch.Tensor, *, backward: bool = False) -> Mapping[int, torch.Tensor]: ...
+
+
+class StageWork(Protocol):
+    """The passes of one stage. `arriving` and `leaving` are its boundaries, where it has a stage before or after it."""
+
+    @property
+    def arriving(self) -> StageBoundary | None: ...
+    @property
+    def leaving(self) -> StageBoundary | None: ...
+    def forward(self, batch: Sequence[torch.Tensor], received: Mapping[int, torch.Tensor]) -> PassedMicrobatch: ...
+    def backward(
+        self, passed: PassedMicrobatch, gradients: Mapping[int, torch.Tensor], *, scale: float
+    ) -> Mapping[int, torch.Tensor]: ...
 
 
 class StageProgram:

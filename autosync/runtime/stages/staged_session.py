@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,11 +21,10 @@ from autosync.runtime.session.batch_weight import BatchWeight
 from autosync.runtime.session.gradients import Gradients
 from autosync.runtime.session.variable_roles import VariableRoles
 from autosync.runtime.stages.batch_form import form_of, microbatches_of
-from autosync.runtime.stages.boundary_bytes import BoundaryBytes
 from autosync.runtime.stages.boundary_links import BoundaryLinks, RankPass, passes_of
 from autosync.runtime.stages.failure_told import FailureTold
-from autosync.runtime.stages.recorded_model import num_examples_of, record_stages
-from autosync.runtime.stages.stage_program import PassedMicrobatch, StageProgram
+from autosync.runtime.stages.recorded_model import num_examples_of
+from autosync.runtime.stages.stage_program import PassedMicrobatch, StageBoundary, StageWork
 from autosync.runtime.stages.whole_state import send_optimizer_state, send_variables
 from autosync.runtime.wire.links import Links
 from autosync.runtime.wire.native_collectives import native_groups
@@ -35,11 +34,14 @@ from autosync.specs.task_run import step_optimizer
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.stages import holders_of_variables, stages_of_variables
 
+MakeStages = Callable[[Task, torch.nn.Module, Bundle, Plan, Sequence[Any]], Sequence[StageWork]]
+"""Makes the passes of all stages from the first step's microbatches (see `recorded_model.record_stages`)."""
+
 
 class StagedSession:
     """The training of one model with stages on one rank. All ranks call each method together.
 
-    `store` is used by no other session. The session owns the links.
+    `store` is used by no other session. The session owns the links. `make_stages` is called in the first step.
     """
 
     def __init__(
@@ -54,8 +56,10 @@ class StagedSession:
         store: Any,
         timeout_seconds: float,
         init_sync: bool,
+        make_stages: MakeStages,
     ) -> None:
         self._task = task
+        self._make_stages = make_stages
         self._model = model
         self._optimizer = optimizer
         self._bundle = bundle
@@ -86,7 +90,7 @@ class StagedSession:
         self._passes = passes_of(plan, links.rank)
         self._last_passes = self._last_of_variables()
         self._num_examples = num_examples_of(plan)
-        self._programs: dict[int, StageProgram] = {}
+        self._programs: dict[int, StageWork] = {}
         self._form: Any = None
         self._under_way = -1
         self._came: set[str] = set()
@@ -154,12 +158,12 @@ class StagedSession:
             (whole,) = sums_of_step(self._links, self._plan.num_workers, [loss], batch)
             return whole
 
-    def _recorded(self, batch: Any, microbatches: Sequence[Any]) -> dict[int, StageProgram]:
+    def _recorded(self, batch: Any, microbatches: Sequence[Any]) -> dict[int, StageWork]:
         """Record the model's pass on the first batch, and compare this batch over all ranks."""
         store = torch.distributed.PrefixStore("first-batch/", self._store)  # type: ignore[attr-defined]
         rank, num_ranks = self._links.rank, self._plan.num_workers
         with refusal_told(store, rank=rank):
-            programs = record_stages(self._task, self._model, self._bundle, self._plan, microbatches)
+            programs = self._make_stages(self._task, self._model, self._bundle, self._plan, microbatches)
         facts = {"first batch (each rank gives step() the whole global batch)": f"batch {batch_mark(batch):08x}"}
         agree(store, rank=rank, num_ranks=num_ranks, facts=facts, patience=self._patience)
         self._form = form_of(microbatches[0])
@@ -168,19 +172,20 @@ class StagedSession:
     def _run(self, microbatches: Sequence[Any]) -> float:
         """Make all passes of the step; return this rank's part of the loss."""
         kept: dict[tuple[int, int], PassedMicrobatch] = {}
-        staying: dict[int, dict[int, torch.Tensor]] = {}
+        staying: dict[int, Mapping[int, torch.Tensor]] = {}
         losses: list[torch.Tensor] = []
         self._came.clear()
         self._boundaries.begin()
         for one in self._passes:
             program, key = self._programs[one.place.stage], (one.place.stage, one.place.microbatch)
             boundary = program.arriving if one.is_forward else program.leaving
-            arrived: dict[int, torch.Tensor] = {}
+            arrived: Mapping[int, torch.Tensor] = {}
             if boundary is not None:
                 arrived = staying.pop(one.before, {}) if one.before >= 0 else self._arrived(one, boundary)
             if one.is_forward:
                 passed = kept[key] = program.forward(tensors_of(microbatches[one.place.microbatch]), arrived)
-                made, boundary, passed.sent = passed.sent, program.leaving, {}
+                made: Mapping[int, torch.Tensor] = passed.sent
+                boundary, passed.sent = program.leaving, {}
                 if passed.loss is not None:
                     losses.append(passed.loss.detach())
             else:
@@ -191,15 +196,15 @@ class StagedSession:
                 staying[one.operation] = made
         return math.fsum(float(loss) for loss in losses) / self._plan.microbatches
 
-    def _arrived(self, one: RankPass, boundary: BoundaryBytes) -> dict[int, torch.Tensor]:
+    def _arrived(self, one: RankPass, boundary: StageBoundary) -> Mapping[int, torch.Tensor]:
         """Wait for what has crossed a boundary; a message without bytes is not sent."""
         buffer = self._boundaries.arrive(one)
         empty = torch.empty(0, dtype=torch.uint8)
         return boundary.unpack(empty if buffer is None else buffer, backward=not one.is_forward)
 
     def _backward(
-        self, program: StageProgram, one: RankPass, passed: PassedMicrobatch, gradients: dict[int, torch.Tensor]
-    ) -> dict[int, torch.Tensor]:
+        self, program: StageWork, one: RankPass, passed: PassedMicrobatch, gradients: Mapping[int, torch.Tensor]
+    ) -> Mapping[int, torch.Tensor]:
         self._under_way = one.operation
         try:
             return program.backward(passed, gradients, scale=1.0 / self._plan.microbatches)

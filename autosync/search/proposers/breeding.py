@@ -116,18 +116,21 @@ class Breeding:
 
         Samples get the share `share_sampled` of what may still be simulated.
         """
-        self.add([(one.origin, one.strategy) for one in self._ground.known if one.strategy is not None])
+        known = ((one.origin, one.strategy) for one in self._ground.known)
+        self.add([(origin, strategy) for origin, strategy in known if strategy is not None and not strategy.stages])
         self.add(parents)
         num_sampled = max(round(share_sampled * self._num_left), 0)
         self.add(list(itertools.islice(samples(self._ground, rng), num_sampled // 2)))
         self.add([self._styled(rng) for _ in range(num_sampled // 2)])
 
     def add(self, sourced: Sequence[Sourced]) -> None:
-        """Judge strategies, except for those judged before and those with too many pieces."""
+        """Judge strategies, except for those judged before, with too many pieces or with stages (see `divisions`)."""
         self._num_left -= len(sourced)
         fresh: list[Sourced] = []
         for origin, strategy in sourced:
-            if id(strategy) not in self._asked and self._likeness.num_pieces(strategy) <= self._most_pieces:
+            if id(strategy) in self._asked or strategy.stages:
+                continue
+            if self._likeness.num_pieces(strategy) <= self._most_pieces:
                 self._asked[id(strategy)] = strategy
                 fresh.append((origin, strategy))
         for one in self._judge.judge(fresh):

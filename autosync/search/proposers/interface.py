@@ -49,7 +49,8 @@ class Ground:
     `limits` are the limits of the domain's space. `known` are the strategies with a name (presets), all in the domain.
     `simulator` predicts; before its predictions are used, its user gives it the measurements (`learn`). `num_simulated`
     is the number of strategies that it may predict in a round. `screen`, if there is one, is faster and less precise,
-    and may predict `num_screened`.
+    and may predict `num_screened`. `divided` are the partitioner's divisions of the model into stages, the fastest by
+    its own estimate first.
     """
 
     model: ModelSpec
@@ -61,6 +62,7 @@ class Ground:
     num_simulated: int
     screen: Simulator | None = None
     num_screened: int = 0
+    divided: tuple[Candidate, ...] = ()
 
 
 class Proposer(Protocol):

@@ -6,6 +6,8 @@ the precise one, it searches thousands of strategies for promising families, and
 of them. (If the fast one breeds for longer, it exploits its own errors.) Then strategies are picked that are predicted
 to be fast or might be fast, each unlike those picked before it in the same round. The first round has no measurements,
 so some of its places are for presets, which experts designed by hand.
+
+Strategies with stages are bred apart (`divisions`) and picked among the others.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import numpy as np
 from autosync.datasets.schema import Record
 from autosync.search.candidates import Candidate
 from autosync.search.proposers.breeding import BOLDNESS, Breeding, Judge, Judged
+from autosync.search.proposers.divisions import NEAR, Divisions
 from autosync.search.proposers.history import (
     HistoryReader,
     Sourced,
@@ -76,6 +79,7 @@ class Learned:
         self._ground = ground
         self._reader = HistoryReader()
         self._likeness = Likeness(ground.model, ground.cluster)
+        self._divisions = Divisions(ground, self._likeness)
         self._styles = Styles(Space(model=ground.model, cluster=ground.cluster, limits=ground.limits))
 
     def propose(
@@ -83,11 +87,20 @@ class Learned:
     ) -> list[Candidate]:
         outcomes = self._reader.outcomes(history)
         seen = seen_ids(outcomes, taken)
-        judge, considered = self._considered(history, fastest(outcomes), rng)
+        whole = [one for one in outcomes if not one.strategy.stages]
+        judge, considered = self._considered(history, fastest(whole), rng)
         picked: list[tuple[float, Candidate]] = []
         if not outcomes:
             picked = self._known(judge, round(SHARE_KNOWN * count), seen)
-        picked += self._picked(considered, judge, count - len(picked), seen)
+        divided = [one for one in outcomes if one.strategy.stages]
+        most = self._divisions.most(divided, count)
+        if most:
+            more = self._divisions.bred(fastest(divided), rng)
+            if not divided and more and considered and more[0].log_seconds < considered[0].log_seconds + NEAR:
+                picked = picked[: max(0, count - 1)] + self._picked(more, judge, 1, seen)
+                most -= 1
+            considered += more
+        picked += self._picked(considered, judge, count - len(picked), seen, most_divided=most)
         if not picked:
             # All bred strategies are known already; the domain may still have others.
             return new_ones(self._ground, samples(self._ground, rng), count, seen)
@@ -127,8 +140,9 @@ class Learned:
         return Breeding(self._ground, judge, self._likeness, self._styles, most=most, twins=twins)
 
     def _known(self, judge: Judge, count: int, seen: set[str]) -> list[tuple[float, Candidate]]:
-        """Return the most promising presets."""
-        presets = [(one.origin, one.strategy) for one in self._ground.known if one.strategy is not None]
+        """Return the most promising presets without stages."""
+        known = [one for one in self._ground.known if not one.has_stages]
+        presets = [(one.origin, one.strategy) for one in known if one.strategy is not None]
         found: list[tuple[float, Candidate]] = []
         for one in sorted(judge.judge(presets), key=lambda one: one.log_seconds):
             wanted = 1 if len(found) < count else 0
@@ -137,17 +151,21 @@ class Learned:
         return found
 
     def _picked(
-        self, judged: Sequence[Judged], judge: Judge, count: int, seen: set[str]
+        self, judged: Sequence[Judged], judge: Judge, count: int, seen: set[str], *, most_divided: int | None = None
     ) -> list[tuple[float, Candidate]]:
         """Pick strategies in turn: first the fastest by prediction, then those that might be fastest.
 
-        Each pick makes similar strategies less promising.
+        Each pick makes similar strategies less promising. At most `most_divided` of them have stages.
         """
         considered = list(judged)
         residuals = judge.residuals
         told = set(judge.measured_seconds)
         picked: list[tuple[float, Candidate]] = []
-        while considered and len(picked) < count:
+        while len(picked) < count:
+            if most_divided is not None and sum(one.has_stages for _, one in picked) >= most_divided:
+                considered = [one for one in considered if not one.strategy.stages]
+            if not considered:
+                break
             hopes = np.array([one.log_seconds + NO_NEWS * (one.seconds in told) for one in considered])
             if picked:
                 _, spreads = residuals.correct(np.array([one.vector for one in considered]))

@@ -1,8 +1,9 @@
 """The likeness of strategies: each strategy becomes a vector, and similar strategies have near vectors.
 
 The vector says how the bytes of each quarter of the backward pass travel (the synchroniser, the sizes of messages and
-slices), which nodes serve, how the step is scheduled, and the shares of the batch where devices compute at different
-speeds. Two strategies that treat the same bytes in the same way are near, however they are written.
+slices), which nodes serve, how the step is scheduled, the shares of the batch where devices compute at different
+speeds, and the stages where the model can be cut. Two strategies that treat the same bytes in the same way are near,
+however they are written.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ SIZE_UNIT = math.log(8.0)
 """The unit of sizes in vectors. A factor of eight in a message's size counts as much as another way to synchronise
 it."""
 
+FAR = 6.0
+"""The distance between strategies with and without stages: the errors of their predictions have other causes."""
+_NUM_OF_STAGES = 5
+
 _WAYS = tuple(way for kind, synchroniser in synchroniser_kinds().items() for way in synchroniser.ways(kind))
 _WAY_INDEX = {way: index for index, way in enumerate(_WAYS)}
 _CODECS = ("cast", "int8", "top_k", "power_sgd", "sign")
@@ -49,7 +54,10 @@ class Likeness:
             self._whole[variable.name] = quarter * _BLOCK, float(variable.num_bytes)
             before += variable.num_bytes
         self._num_workers = cluster.num_workers if cluster.is_uneven else 0
-        self._length = NUM_QUARTERS * _BLOCK + len(self._nodes) + len(_CODECS) + 5 + self._num_workers
+        self._num_divided = cluster.num_workers if model.timeline.cuts else 0
+        self._num_segments = len(model.timeline.forward)
+        more = self._num_workers + (_NUM_OF_STAGES + self._num_divided if self._num_divided else 0)
+        self._length = NUM_QUARTERS * _BLOCK + len(self._nodes) + len(_CODECS) + 5 + more
 
     def vectors(self, strategies: Sequence[Strategy]) -> Floats:
         """Return a matrix with one row for each strategy."""
@@ -87,7 +95,7 @@ class Likeness:
                 row[servers + self._nodes[synchroniser.served_by]] += num_bytes / self._total
             if message.codec is not None:
                 row[codecs + _CODECS.index(message.codec.kind)] += num_bytes / self._total
-        row[codecs + len(_CODECS) :] = self._schedule(strategy) + self._shares(strategy)
+        row[codecs + len(_CODECS) :] = self._schedule(strategy) + self._shares(strategy) + self._stages(strategy)
         return row
 
     def _part(self, text: str, strategy: Strategy) -> tuple[int, float]:
@@ -118,6 +126,25 @@ class Likeness:
             return []
         weights = weights_of(strategy.shares) if strategy.shares else (1.0,) * self._num_workers
         return [math.log2(weight) / 2 for weight in weights]
+
+    def _stages(self, strategy: Strategy) -> list[float]:
+        """Return how the work is divided, and where each rank's first stage begins; nothing if no model can be cut."""
+        if not self._num_divided:
+            return []
+        begins = [0.0] * self._num_divided
+        if not strategy.stages:
+            return [0.0] * _NUM_OF_STAGES + begins
+        for stage in reversed(strategy.stages):
+            for rank in stage.ranks:
+                begins[rank] = stage.before / self._num_segments
+        of_step = [
+            FAR,
+            math.log2(len(strategy.stages)) / 2,
+            math.log2(strategy.microbatches) / 3,
+            0.7 if strategy.schedule == "gpipe" else 0.0,
+            math.log2(1 + strategy.slack) / 4,
+        ]
+        return of_step + begins
 
     def _follows_use(self, messages: Sequence[Message]) -> float:
         """Return how closely priorities follow the order of use: their correlation, or 0 if all are equal."""

@@ -79,6 +79,9 @@ class StyleSampler:
         study = optuna.create_study(directions=directions, sampler=self._make_sampler(seed))
         num_complete = 0
         for one in outcomes:
+            if one.strategy.stages:
+                # No style has stages.
+                continue
             values = self._values(one)
             generation = num_complete // POPULATION
             num_complete += values is not None

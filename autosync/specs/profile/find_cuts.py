@@ -39,6 +39,17 @@ class SmallerBatch(NamedTuple):
     num_whole: int
 
 
+def why_no_microbatches(task: Task, batch: Any) -> str:
+    """Return why a task's batches cannot be divided into microbatches; empty if they can."""
+    try:
+        found = num_examples(batch)
+    except TaskError as error:
+        return str(error.problems[0].what)
+    if found == task.batch_size:
+        return ""
+    return f"its batches have {found} examples, and the task declares a batch_size of {task.batch_size}"
+
+
 def half_batch(task: Task, model: nn.Module, batch: Any) -> SmallerBatch | None:
     """Return half of the examples of a batch; None if it cannot be divided."""
     try:

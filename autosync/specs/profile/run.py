@@ -23,11 +23,11 @@ from autosync.specs import task_run
 from autosync.specs.batch_times import BatchTime
 from autosync.specs.model import ModelSpec, OptimizerSpec
 from autosync.specs.profile.assemble import ProfiledStep, ProfileRecords, assemble
-from autosync.specs.profile.batch_sizes import check_sizes, time_sizes
+from autosync.specs.profile.batch_sizes import NUM_ROUNDS, check_sizes, time_sizes, with_microbatches
 from autosync.specs.profile.clock import clock_of
 from autosync.specs.profile.computed_clock import META, ComputedClock
 from autosync.specs.profile.device_rates import DEFAULT_RATE, DeviceRate, device_rate
-from autosync.specs.profile.find_cuts import FoundCuts, find_cuts, half_batch
+from autosync.specs.profile.find_cuts import FoundCuts, find_cuts, half_batch, why_no_microbatches
 from autosync.specs.profile.graph import ParameterUses, distinct_rows
 from autosync.specs.profile.machine_load import UNKNOWN, LoadWatch, MachineLoad
 from autosync.specs.profile.optimizer import optimizer_notes, optimizer_spec, probe_optimizer
@@ -62,7 +62,8 @@ def profile(
     Exactly `steps` steps are measured after warm-up; without `steps`, as many as are needed until the time of a step is
     steady, within limits. The spec says how steady it is and whether the machine was busy (`Timeline.profiled`).
     `batch_sizes` are other numbers of examples whose passes are timed too, for shares of the batch (`Timeline.sizes`).
-    With `cuts`, the spec says where the model can be cut into stages (`Timeline.cuts`).
+    With `cuts`, the spec says where the model can be cut into stages (`Timeline.cuts`), and without `batch_sizes`, the
+    passes of some microbatches are timed.
     """
     if batch_sizes:
         check_sizes(task, batch_sizes)
@@ -85,6 +86,9 @@ def profile(
                 tell("cuts")
                 found = training.cuts()
                 spec = replace(spec, timeline=replace(spec.timeline, cuts=found.cuts, uncut=found.uncut))
+            if cuts and spec.timeline.cuts and not spec.timeline.sizes:
+                tell("microbatches")
+                spec = replace(spec, timeline=with_microbatches(spec, training.times_of_sizes))
             del training
             if place.type == "cuda":
                 # The ranks of a tuning on this machine need the memory that torch keeps for later.
@@ -188,15 +192,17 @@ class _Training:
         batches = [self._batch() for _ in range(self._task.accumulation_steps)]
         return time_passes(lambda mark: self._step_between(mark, batches), self._clock)
 
-    def times_of_sizes(self, sizes: Sequence[int]) -> tuple[BatchTime, ...]:
+    def times_of_sizes(self, sizes: Sequence[int], num_rounds: int = NUM_ROUNDS) -> tuple[BatchTime, ...]:
         """Time the passes with batches of several sizes."""
-        return time_sizes(
-            self._task, self._model, sizes, generator=self._generator, device=self._device, clock=self._clock
-        )
+        how: dict[str, Any] = {"generator": self._generator, "device": self._device, "clock": self._clock}
+        return time_sizes(self._task, self._model, sizes, num_rounds=num_rounds, **how)
 
     def cuts(self) -> FoundCuts:
         """Find where the model can be cut."""
         batch = self._batch()
+        reason = why_no_microbatches(self._task, batch)
+        if reason:
+            return FoundCuts(uncut=reason)
         return find_cuts(
             self.structure,
             self._model,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec
@@ -23,6 +24,9 @@ MOST_MICROBATCHES = 64
 USUAL_SLACK = 4
 """So many more microbatches under way hid most of what sends take, on five hosts at 1 Gbit/s in two racks."""
 
+NUM_WRAPPED = 3
+"""The numbers of microbatches for which proposals have the first and the last stage on one rank; that takes longer."""
+
 
 def divide(
     model: ModelSpec,
@@ -39,11 +43,13 @@ def divide(
     if not model.timeline.cuts:
         reason = model.timeline.uncut or f"the profile of {model.name} has no cuts"
         raise DoesNotApplyError(reason, rule="stages begin at the profile's cuts", hint="autosync profile --cuts")
-    found: list[tuple[FoundDivision, int]] = []
-    for count in _counts(model, cluster) if microbatches is None else [microbatches]:
-        problem = problem_of(model, cluster, count, slack=slack)
-        if problem is not None:
-            found += [(one, count) for one in (partition(problem), wrapped(problem)) if one is not None]
+    counts = legal_counts(model, cluster) if microbatches is None else [microbatches]
+    found = [
+        (one, count)
+        for count, problem in _problems(model, cluster, counts, slack)
+        for one in (partition(problem), wrapped(problem))
+        if one is not None
+    ]
     if not found:
         what = f"{model.name} cannot be divided over {cluster.name}"
         wanted = "" if microbatches is None else f" with {microbatches} microbatches"
@@ -56,9 +62,56 @@ def divide(
     return strategy
 
 
-def _counts(model: ModelSpec, cluster: ClusterSpec) -> Iterator[int]:
+def proposed_divisions(
+    model: ModelSpec, cluster: ClusterSpec, *, most: int, slacks: Sequence[int] = (USUAL_SLACK, 0)
+) -> list[Strategy]:
+    """Return the divisions into two stages or more that the partitioner takes for the fastest, the fastest first.
+
+    They differ in their stages, ranks or microbatches. The best of them comes in all schedules and with other slacks.
+    They have the first of some `slacks` with which any fits into memory: more microbatches under way need more.
+    """
+    slack, found = next(
+        ((one, found) for one in slacks if (found := _divisions(model, cluster, one))), (slacks[-1], [])
+    )
+    best = [
+        divided_strategy(model, _stages(model, one.stages), count, USUAL_SCHEDULE, slack) for one, count in found[:most]
+    ]
+    if len(best) > 1:
+        first = best[0]
+        others = [slack for slack in (0, 3 * USUAL_SLACK) if slack != first.slack]
+        best[1:1] = [
+            replace(first, schedule="gpipe", slack=0),
+            *(replace(first, slack=slack) for slack in others),
+        ]
+    return [one for one in best if not legality.problems(one, model, cluster)][:most]
+
+
+def _divisions(model: ModelSpec, cluster: ClusterSpec, slack: int) -> list[tuple[FoundDivision, int]]:
+    """Return divisions into two stages or more with their numbers of microbatches, the fastest first."""
+    solved = [
+        (division, count, problem)
+        for count, problem in _problems(model, cluster, legal_counts(model, cluster), slack)
+        if (division := partition(problem, divides=True)) is not None
+    ]
+    solved.sort(key=lambda one: one[0].seconds)
+    around = [(wrapped(problem), count) for _, count, problem in solved[:NUM_WRAPPED]]
+    found = [(one, count) for one, count, _ in solved] + [(one, count) for one, count in around if one is not None]
+    return sorted(found, key=lambda one: one[0].seconds)
+
+
+def legal_counts(model: ModelSpec, cluster: ClusterSpec) -> list[int]:
+    """Return the numbers of microbatches that divide the global batch, up to `MOST_MICROBATCHES`."""
     num_examples = model.batch_size * cluster.num_workers
-    return (count for count in range(1, min(num_examples, MOST_MICROBATCHES) + 1) if num_examples % count == 0)
+    return [count for count in range(1, min(num_examples, MOST_MICROBATCHES) + 1) if num_examples % count == 0]
+
+
+def _problems(
+    model: ModelSpec, cluster: ClusterSpec, counts: Iterable[int], slack: int
+) -> Iterator[tuple[int, DivisionProblem]]:
+    for count in counts:
+        problem = problem_of(model, cluster, count, slack=slack)
+        if problem is not None:
+            yield count, problem
 
 
 def _stages(model: ModelSpec, stages: tuple[BlockStage, ...]) -> list[ModelStage]:

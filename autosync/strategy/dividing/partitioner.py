@@ -35,6 +35,8 @@ NUM_LIMITS = 20
 MOST_WORK = 60_000_000
 """The most numbers that one pass of the programme compares; above it, blocks are joined."""
 LEAST_BLOCKS = 24
+NUM_REMEMBERED = 512
+"""A search asks for the divisions of the same problem several times."""
 
 Vector = npt.NDArray[np.float64]
 Counts = tuple[int, ...]
@@ -47,17 +49,21 @@ class FoundDivision(NamedTuple):
     seconds: float
 
 
-def partition(problem: DivisionProblem) -> FoundDivision | None:
-    """Return the best division that was found, which uses all hosts; None if none fits into memory."""
-    programme = _Programme(problem)
+@functools.lru_cache(maxsize=NUM_REMEMBERED)
+def partition(problem: DivisionProblem, *, divides: bool = False) -> FoundDivision | None:
+    """Return the best division that was found, which uses all hosts; None if none fits into memory.
+
+    With `divides`, it has two stages or more.
+    """
+    programme = _Programme(problem, divides=divides)
     if programme.num_states > MOST_STATES:
-        in_order = [_Programme(problem, order=order).solve() for order in programme.orders()]
+        in_order = [_Programme(problem, order=order, divides=divides).solve() for order in programme.orders()]
         return min(filter(None, in_order), key=_seconds, default=None)
     if programme.work > MOST_WORK:
         num_blocks = max(LEAST_BLOCKS, math.isqrt(int(MOST_WORK * problem.num_blocks**2 / programme.work)))
         if num_blocks < problem.num_blocks:
             joined, ends = _joined(problem, num_blocks)
-            found = partition(joined)
+            found = partition(joined, divides=divides)
             return found and _unjoined(problem, found, ends)
     return programme.solve()
 
@@ -80,7 +86,7 @@ class _Choice(NamedTuple):
 
 
 class _Programme:
-    def __init__(self, problem: DivisionProblem, *, order: Sequence[StageHost] = ()) -> None:
+    def __init__(self, problem: DivisionProblem, *, order: Sequence[StageHost] = (), divides: bool = False) -> None:
         self._problem = problem
         self._is_in_order = bool(order)
         classes: dict[StageHost, list[int]] = {host: [] for host in order}
@@ -89,7 +95,11 @@ class _Programme:
         self._kinds_of_hosts = list(classes)
         self._classes = list(classes.values())
         self._all: Counts = tuple(len(members) for members in self._classes)
-        self._mixtures = [self._mixture(counts) for counts in self._kinds() if sum(counts) <= problem.microbatches]
+        self._mixtures = [
+            self._mixture(counts)
+            for counts in self._kinds()
+            if sum(counts) <= problem.microbatches and not (divides and counts == self._all)
+        ]
         # Behind the last stage there is no rack.
         self._racks = sorted({one.rack for one in self._mixtures})
 

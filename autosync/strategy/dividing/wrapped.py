@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem
-from autosync.strategy.dividing.partitioner import FoundDivision, partition
+from autosync.strategy.dividing.partitioner import NUM_REMEMBERED, FoundDivision, partition
 
 MOST_FIRST, MOST_LAST = 3, 4
 """The most blocks that the host may have at the beginning and at the end."""
 
 
+@functools.lru_cache(maxsize=NUM_REMEMBERED)
 def wrapped(problem: DivisionProblem) -> FoundDivision | None:
     """Return the best such division that was found; None if no weight is shared, or there are too few hosts."""
     if not problem.tied_bytes or len(problem.hosts) < 2 or problem.num_blocks < 3:

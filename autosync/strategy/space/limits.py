@@ -58,6 +58,7 @@ class Limits:
     max_lanes            default 4
     max_priorities       default 256 levels
     shares               uneven shares of the batch, where devices compute at different speeds; default yes
+    stages               the model divided into stages, where its profile has cuts; default yes
     """
 
     __pydantic_config__ = STRICT
@@ -84,6 +85,7 @@ class Limits:
     max_lanes: int = 4
     max_priorities: int = 256
     shares: bool = True
+    stages: bool = True
 
     def __post_init__(self) -> None:
         for name in ("overlaps", "synchronisers", "topologies", "server_updates", "outer_optimizers"):
@@ -107,6 +109,8 @@ class Limits:
             yield _outside(("overlap",), strategy.overlap, self.overlaps)
         if strategy.shares and not self.shares and not are_even(strategy.shares):
             yield _outside(("shares",), "uneven", ("even",))
+        if strategy.stages and not self.stages:
+            yield _outside(("stages",), f"{len(strategy.stages)} stages", ("none",))
         for name, partition in strategy.partitions.items():
             yield from self._partition_problems(partition, shapes[name], ("partitions", name))
         for position, message in enumerate(strategy.messages):

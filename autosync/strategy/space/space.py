@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import random
 from dataclasses import dataclass, field, replace
 
@@ -15,9 +16,16 @@ from autosync.strategy.space.choices import Choices, find_choices
 from autosync.strategy.space.counting import log10_size
 from autosync.strategy.space.crossover import cross
 from autosync.strategy.space.division import division_of
+from autosync.strategy.space.editing import make_room
 from autosync.strategy.space.limits import Limits
 from autosync.strategy.space.mutation import Mutator
+from autosync.strategy.space.placement import bandwidths_of
 from autosync.strategy.space.sampling import Sampler
+from autosync.strategy.space.stage_space import StageSpace
+from autosync.strategy.stage_rules import why_undivided
+
+P_STAGES = 0.15
+"""The share of samples with stages, where the space has such strategies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +75,30 @@ class Space:
     def _mutator(self) -> Mutator:
         return Mutator(self.model, self.cluster, self._legal_limits, self.choices)
 
+    @property
+    def why_undivided(self) -> str:
+        """Why the space has no strategies with stages; empty if it may have some."""
+        if not self.limits.stages:
+            return "the limits leave out stages"
+        return why_undivided(self.model, self.cluster)
+
+    @functools.cached_property
+    def stages(self) -> StageSpace | None:
+        """The strategies with stages; None if the space has none."""
+        if self.why_undivided:
+            return None
+        room = make_room(self.model, bandwidths_of(self.cluster), self._legal_limits, self.choices)
+        return StageSpace(self.model, self.cluster, room)
+
     @functools.cached_property
     def _log10_size(self) -> float:
         division = division_of(self.model, self.cluster, self._legal_limits)
         more = 0.0 if division is None else division.log10_size()
-        return log10_size(self.model, self._legal_limits, self.choices) + more
+        whole = log10_size(self.model, self._legal_limits, self.choices) + more
+        if self.stages is None:
+            return whole
+        divided = self.stages.log10_size()
+        return max(whole, divided) + math.log10(1 + 10 ** -abs(whole - divided))
 
     def problems(self, strategy: Strategy) -> list[Problem]:
         """Return why a strategy is not in the space: the rules that it breaks, or else the limits that it exceeds."""
@@ -87,6 +114,10 @@ class Space:
 
     def sample(self, rng: random.Random) -> Strategy:
         """Draw a strategy, aspect by aspect (docs/space.md has the probabilities)."""
+        if self.stages is not None and rng.random() < P_STAGES:
+            drawn = self.stages.sample(rng)
+            if drawn is not None:
+                return drawn
         return self._sampler.sample(rng)
 
     def mutate(self, strategy: Strategy, rng: random.Random) -> Strategy:
@@ -94,10 +125,19 @@ class Space:
 
         Its `strategy_id` differs too, unless many tries found no such change, as in a space of one strategy.
         """
+        if strategy.stages:
+            return strategy if self.stages is None else self.stages.mutate(strategy, rng)
         return self._mutator.mutate(strategy, rng)
 
     def crossover(self, first: Strategy, second: Strategy, rng: random.Random) -> Strategy:
-        """Return a strategy that synchronises each variable as one of two parents does."""
+        """Return a strategy that synchronises each variable as one of two parents does.
+
+        If a parent has stages, the child has the stages of a parent.
+        """
+        if first.stages or second.stages:
+            if self.stages is None:
+                return first if first.stages else second
+            return self.stages.cross(first, second, rng)
         return cross(first, second, self.model, rng)
 
     def log10_size(self) -> float:

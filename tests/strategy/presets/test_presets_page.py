@@ -9,6 +9,8 @@ from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model_file import load_model
 from autosync.strategy.presets import build_preset, preset_names, preset_options
+from autosync.strategy.presets.pipelines import PIPELINES
+from tests.helpers.staged_models import chain, nodes
 
 PAGE = (Path(__file__).parents[3] / "docs" / "presets.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `(\w+)` \| (\w+) \| [^|]+ \| ([^|]*)\|$", PAGE, re.MULTILINE)
@@ -21,6 +23,8 @@ SECTIONS = {
 
 def _class_of(name: str) -> str:
     """What a preset builds, somewhere."""
+    if name in PIPELINES:
+        return " and ".join(sorted(build_preset(name, chain(6), nodes(1, 1)).classes))
     for model_name, cluster_name in (
         ("ncf", "4-hosts"),
         ("resnet18", "4-hosts-2-ranks"),

@@ -1,0 +1,64 @@
+"""The memory of ranks that compute stages: parameters, gradients, the optimizer's state, and held activations.
+
+Every rank builds the whole model, and keeps gradients and state of what its stages train. The forward pass of a
+microbatch holds activations until its backward pass, and the plan's order says how many microbatches are between both.
+In the first step, each rank also runs all stages by itself on one microbatch, with the gradients of the whole model.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from autosync.plan.types import Local, Plan, StagePass
+from autosync.specs.model import STATE_ITEM_BYTES, ModelSpec
+from autosync.strategy.stages import holders_of_variables
+
+
+def stage_rank_bytes(plan: Plan, model: ModelSpec) -> list[float]:
+    """Return the bytes that each rank of a plan with stages needs."""
+    passes = [one for one in plan.operations if isinstance(one, Local) and isinstance(one.settings, StagePass)]
+    share = passes[0].num_elements / model.batch_size
+    of_stage = [share * num_bytes for num_bytes in _held_bytes(plan, model)]
+    trained = _trained_bytes(plan, model)
+    activations = _most_under_way(plan, passes, of_stage)
+    found = []
+    for rank in range(len(plan.ranks)):
+        in_a_step = trained[rank] + activations[rank]
+        in_the_check = model.num_bytes + sum(of_stage)
+        found.append(model.num_bytes + max(in_a_step, in_the_check))
+    return found
+
+
+def _held_bytes(plan: Plan, model: ModelSpec) -> list[float]:
+    """Return what each stage keeps of the profiled batch until its backward pass.
+
+    The profile counts what the pass before a cut holds; what it holds behind the last cut is taken for as much as
+    between the last two.
+    """
+    held = {0: 0, **{cut.before: cut.held_bytes for cut in model.timeline.cuts}}
+    until = list(held.values())
+    end = until[-1] + (until[-1] - until[-2] if len(until) > 1 else 0)
+    places = [held[stage.before] for stage in plan.stages] + [end]
+    return [float(max(0, after - before)) for before, after in itertools.pairwise(places)]
+
+
+def _trained_bytes(plan: Plan, model: ModelSpec) -> list[float]:
+    """Return the bytes of gradients and state on each rank."""
+    found = [0.0] * len(plan.ranks)
+    for name, ranks in holders_of_variables(plan.stages, model).items():
+        variable = model.variable(name)
+        state = model.optimizer.state_slots * STATE_ITEM_BYTES * variable.num_elements
+        for rank in ranks:
+            found[rank] += variable.num_bytes + state
+    return found
+
+
+def _most_under_way(plan: Plan, passes: list[Local], of_stage: list[float]) -> list[float]:
+    """Return the most that each rank holds at a time of microbatches between their two passes."""
+    now, most = [0.0] * len(plan.ranks), [0.0] * len(plan.ranks)
+    for one in passes:
+        settings, rank = one.settings, one.groups[0][0]
+        assert isinstance(settings, StagePass), "only passes are given"
+        now[rank] += of_stage[settings.stage] * (1 if one.kind == "forward" else -1)
+        most[rank] = max(most[rank], now[rank])
+    return most

@@ -1,0 +1,69 @@
+"""The presets of pipelines: each rank computes a stage of layers, and microbatches pass through all stages."""
+
+from __future__ import annotations
+
+from autosync.errors import DoesNotApplyError
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cuts import even_stages
+from autosync.specs.model import ModelSpec
+from autosync.strategy.dividing.divide import legal_counts, proposed_divisions
+from autosync.strategy.dividing.divided import divided_strategy
+from autosync.strategy.presets.options import count_option
+from autosync.strategy.representation import Strategy
+from autosync.strategy.stage_rules import why_undivided
+from autosync.strategy.stages import ModelStage
+
+PIPELINES = ("gpipe", "pipedream_flush")
+"""The presets of this module: they need profiles with cuts."""
+
+MICROBATCHES_PER_STAGE = 4
+
+
+def gpipe(model: ModelSpec, cluster: ClusterSpec, *, microbatches: int | None = None) -> Strategy:
+    """A stage of equal compute for each rank; all microbatches go forward before the first goes backward, as in GPipe.
+
+    Of all stages whose slowest takes least, those are taken over whose boundaries the fewest bytes go. By default there
+    are four microbatches or more for each stage, as far as the batch allows. The original recomputes activations in the
+    backward pass; here they are kept. Needs a profile with cuts.
+
+    Source: Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism", NeurIPS 2019,
+    section 2.2 (partitions of about equal cost) and 2.3 (the bubble is negligible from 4 microbatches a partition on).
+    """
+    _need_stages(model, cluster)
+    found = even_stages(model.timeline, cluster.num_workers)
+    if found is None:
+        what = f"{model.name} has {len(model.timeline.cuts) + 1} layers that can be stages"
+        raise DoesNotApplyError(what, rule=f"one for each of {cluster.num_workers} ranks, or more")
+    if microbatches is None:
+        counts = legal_counts(model, cluster)
+        wanted = MICROBATCHES_PER_STAGE * cluster.num_workers
+        microbatches = next((count for count in counts if count >= wanted), counts[-1])
+    places = [0, *[cut.before for cut in found.cuts]]
+    stages = [ModelStage(before=before, ranks=(rank,)) for rank, before in enumerate(places)]
+    return divided_strategy(model, stages, count_option("microbatches", microbatches), "gpipe")
+
+
+def pipedream_flush(model: ModelSpec, cluster: ClusterSpec) -> Strategy:
+    """PipeDream's stages, some with several ranks; forward and backward passes in turn, and a flush before the update.
+
+    The partitioner chooses stages, ranks and microbatches for the shortest step, by the profile's times, the links'
+    rates and the nodes' memory. A rank has no more microbatches under way than the stages from its own on can work on.
+    Needs a profile with cuts.
+
+    Source: Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019, section 3.1
+    (the partitioner), and "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021, section 3.1 (PipeDream-Flush).
+    There, hosts are alike, and the planner's stages all have equally many ranks.
+    """
+    _need_stages(model, cluster)
+    found = proposed_divisions(model, cluster, most=1, slacks=(0,))
+    if not found:
+        what = f"{model.name} cannot be divided over {cluster.name}"
+        raise DoesNotApplyError(what, rule="stages fit into the nodes' memory, and microbatches divide the batch")
+    return found[0]
+
+
+def _need_stages(model: ModelSpec, cluster: ClusterSpec) -> None:
+    """Raise DoesNotApplyError if no strategy with stages is legal."""
+    reason = why_undivided(model, cluster)
+    if reason:
+        raise DoesNotApplyError(reason, rule="each rank computes a stage of layers")

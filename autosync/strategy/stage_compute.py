@@ -1,0 +1,53 @@
+"""The compute of strategies, with and without stages: the passes of microbatches, and the busiest rank's step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.compute_pace import compute_seconds, share_factor
+from autosync.specs.cuts import segment_seconds
+from autosync.specs.model import ModelSpec
+from autosync.strategy.representation import Strategy
+from autosync.strategy.stages import ModelStage, holders_of_variables
+
+
+def pass_seconds(stages: Sequence[ModelStage], model: ModelSpec, num_examples: int) -> Mapping[tuple[str, int], float]:
+    """Return the seconds of a microbatch's passes through each stage, on a device of speed 1.
+
+    The keys are `forward` or `backward`, and the stage's number.
+    """
+    factor = share_factor(model, num_examples)
+    both = segment_seconds(model.timeline)
+    forward = [segment.seconds for segment in model.timeline.forward]
+    begins = [stage.before for stage in stages]
+    found: dict[tuple[str, int], float] = {}
+    for stage, (begin, end) in enumerate(zip(begins, [*begins[1:], len(forward)], strict=True)):
+        found["forward", stage] = factor * math.fsum(forward[begin:end])
+        found["backward", stage] = factor * (math.fsum(both[begin:end]) - math.fsum(forward[begin:end]))
+    return found
+
+
+def update_seconds(stages: Sequence[ModelStage], model: ModelSpec, num_workers: int) -> list[float]:
+    """Return the seconds of each rank's update: its share of the whole model's, by the bytes that it holds."""
+    whole = math.fsum(segment.seconds for segment in model.timeline.optimizer)
+    held = [0.0] * num_workers
+    for name, ranks in holders_of_variables(stages, model).items():
+        for rank in ranks:
+            held[rank] += model.variable(name).num_bytes
+    return [whole * num_bytes / model.num_bytes for num_bytes in held]
+
+
+def strategy_compute_seconds(strategy: Strategy | None, model: ModelSpec, cluster: ClusterSpec) -> float:
+    """Return the compute time of a step on its busiest rank; None stands for stock DDP."""
+    if strategy is None or not strategy.stages:
+        return compute_seconds(model, cluster, () if strategy is None else strategy.shares)
+    num_examples = model.batch_size * cluster.num_workers // strategy.microbatches
+    passes = pass_seconds(strategy.stages, model, num_examples)
+    seconds = update_seconds(strategy.stages, model, cluster.num_workers)
+    for number, stage in enumerate(strategy.stages):
+        for microbatch in range(strategy.microbatches):
+            seconds[stage.rank_of(microbatch)] += passes["forward", number] + passes["backward", number]
+    speeds = [cluster.nodes[rank.node].compute for rank in cluster.ranks]
+    return max(one / speed for one, speed in zip(seconds, speeds, strict=False))

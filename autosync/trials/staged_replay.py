@@ -1,0 +1,121 @@
+"""Replays stages: passes sleep for the times of their layers, and all bytes between stages and ranks are real.
+
+A pass of a microbatch takes the time that the spec's profile gives for its examples. Every boundary carries the plan's
+bytes, whose numbers have no meaning. A stage's gradients come with its last backward pass of a step, as their sums over
+microbatches would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from autosync.plan.types import Local, Plan, StagePass
+from autosync.runtime.stages.recorded_model import num_examples_of, planned_bytes
+from autosync.runtime.stages.stage_program import PassedMicrobatch
+from autosync.specs.model import ModelSpec
+from autosync.specs.task import Task
+from autosync.strategy.bundle import Bundle
+from autosync.strategy.stage_compute import pass_seconds
+from autosync.strategy.stages import stages_of_variables
+from autosync.trials.replay import ReplayedModel, backward_of
+
+
+class ReplayedBoundary:
+    """A boundary whose values are buffers of the planned sizes; they are never written, so all sends may share them."""
+
+    def __init__(self, forward_bytes: int, backward_bytes: int) -> None:
+        self.forward = torch.zeros(forward_bytes, dtype=torch.uint8)
+        self.backward = torch.zeros(backward_bytes, dtype=torch.uint8)
+
+    def pack(self, values: Mapping[int, torch.Tensor], *, backward: bool = False) -> torch.Tensor:
+        """Return the bytes to send."""
+        del values
+        return self.backward if backward else self.forward
+
+    def unpack(self, buffer: torch.Tensor, *, backward: bool = False) -> Mapping[int, torch.Tensor]:
+        """Return what has come."""
+        del backward
+        return {0: buffer}
+
+
+class ReplayedStage:
+    """A stage of a replayed model. `seconds` are those of a microbatch's forward and backward pass."""
+
+    def __init__(
+        self,
+        model: ReplayedModel,
+        names: Sequence[str],
+        seconds: tuple[float, float],
+        num_passes: int,
+        *,
+        arriving: ReplayedBoundary | None,
+        leaving: ReplayedBoundary | None,
+    ) -> None:
+        self.arriving = arriving
+        self.leaving = leaving
+        self._model = model
+        self._names = tuple(names)
+        self._seconds = seconds
+        self._num_passes = num_passes
+        self._num_passed = 0
+
+    def forward(self, batch: Sequence[torch.Tensor], received: Mapping[int, torch.Tensor]) -> PassedMicrobatch:
+        """Take the time of a forward pass."""
+        del batch, received
+        self._model.pace.spend(self._seconds[0])
+        if self.leaving is None:
+            return PassedMicrobatch(loss=torch.zeros(()))
+        return PassedMicrobatch(sent={0: self.leaving.forward})
+
+    def backward(
+        self, passed: PassedMicrobatch, gradients: Mapping[int, torch.Tensor], *, scale: float
+    ) -> Mapping[int, torch.Tensor]:
+        """Take the time of a backward pass; after the last one of a step there are gradients."""
+        del passed, gradients, scale
+        self._num_passed += 1
+        if self._num_passed < self._num_passes:
+            self._model.pace.spend(self._seconds[1])
+        else:
+            self._num_passed = 0
+            backward_of(self._model, self._names, self._seconds[1])
+        return {} if self.arriving is None else {0: self.arriving.backward}
+
+
+def replay_stages(spec: ModelSpec, rank: int, plan: Plan, model: ReplayedModel) -> list[ReplayedStage]:
+    """Return the stages of a plan as a rank replays them; `spec` is at the pace of its device."""
+    seconds = pass_seconds(plan.stages, spec, num_examples_of(plan))
+    uses = stages_of_variables(plan.stages, spec)
+    boundaries = [ReplayedBoundary(*planned_bytes(plan, number)) for number in range(len(plan.stages) - 1)]
+    counts = [0] * len(plan.stages)
+    for one in plan.operations:
+        if isinstance(one, Local) and isinstance(one.settings, StagePass) and one.kind == "backward":
+            counts[one.settings.stage] += one.groups[0][0] == rank
+    return [
+        ReplayedStage(
+            model,
+            [name for name, stages in uses.items() if number in stages],
+            (seconds["forward", number], seconds["backward", number]),
+            counts[number],
+            arriving=boundaries[number - 1] if number else None,
+            leaving=boundaries[number] if number < len(boundaries) else None,
+        )
+        for number in range(len(plan.stages))
+    ]
+
+
+class StageReplayer:
+    """Makes the replayed stages of one rank, in place of recorded ones."""
+
+    def __init__(self, spec: ModelSpec, rank: int) -> None:
+        self._spec = spec
+        self._rank = rank
+
+    def __call__(
+        self, task: Task, model: torch.nn.Module, bundle: Bundle, plan: Plan, microbatches: Sequence[Any]
+    ) -> list[ReplayedStage]:
+        del task, bundle, microbatches
+        assert isinstance(model, ReplayedModel), "a replay's task builds a replayed model"
+        return replay_stages(self._spec, self._rank, plan, model)

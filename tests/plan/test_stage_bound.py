@@ -1,0 +1,82 @@
+"""The bound of strategies with stages: no played division is faster, and its terms are those of docs and words."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autosync.plan.lowering import lower
+from autosync.plan.stage_bound import least_divided_memory, stage_bound
+from autosync.simulators.shared.costs import usual_costs
+from autosync.simulators.stages.stage_player import play_stages
+from autosync.specs.cluster import ClusterSpec, Node, Rack
+from autosync.specs.model import OptimizerSpec
+from tests.helpers.staged_models import chain, random_division
+
+
+@given(seed=st.integers(0, 2**32), slowness=st.sampled_from([1.0, 1e-6, 1e-7]))
+@settings(max_examples=60, deadline=None)
+def test_no_division_is_faster(seed: int, slowness: float) -> None:
+    rng = random.Random(seed)
+    strategy, model, cluster = random_division(rng)
+    nodes = tuple(
+        replace(
+            node,
+            bandwidth_out=node.bandwidth_out * slowness,
+            bandwidth_in=node.bandwidth_in * slowness,
+            compute=rng.choice((1.0, 2.0)),
+        )
+        for node in cluster.nodes
+    )
+    cluster = replace(cluster, nodes=nodes)
+    limit = stage_bound(model, cluster)
+    if limit is None:
+        return
+    played = play_stages(lower(strategy, model, cluster), model, cluster, usual_costs(cluster))
+    assert limit.seconds <= played.seconds * (1 + 1e-9)
+
+
+def _racks(rate: float) -> ClusterSpec:
+    return ClusterSpec(
+        name="racks",
+        racks=(Rack(name="r1", uplink_out=rate, uplink_in=rate), Rack(name="r2", uplink_out=rate, uplink_in=rate)),
+        nodes=tuple(
+            Node(name=f"n{i}", host=f"n{i}", bandwidth_out=1e8, bandwidth_in=1e8, rack="r1" if i < 2 else "r2")
+            for i in range(4)
+        ),
+    )
+
+
+def test_compute_is_that_of_all_devices_together() -> None:
+    model = chain(4, batch_size=8)
+    limit = stage_bound(model, _racks(1e8))
+    assert limit is not None
+    # A rank's batch takes 12 seconds, and each of four ranks computes as much.
+    assert limit.seconds == pytest.approx(12.0)
+    assert limit.largest.kind == "divided_compute"
+    assert str(limit.largest) == "12 s: forward and backward of the whole batch on all devices"
+
+
+def test_uplinks_bound_what_crosses_the_cheapest_cut() -> None:
+    model = chain(4, batch_size=8, sizes=[1000, 200, 1000])
+    slow = stage_bound(model, _racks(4.0))
+    assert slow is not None
+    assert slow.largest.kind == "divided_rack_out"
+    # 25.6 kB of activations cross for all examples, and a seventh of them at least: the gradients are fewer here.
+    assert slow.largest.num_bytes == pytest.approx(model.num_bytes)
+    faster = stage_bound(replace(model, timeline=model.timeline.dilated(1e-4)), _racks(400.0))
+    assert faster is not None
+    # Compute takes no time beside it: so the other rack could do nearly all of it, but for what every rank computes.
+    assert faster.seconds == pytest.approx(min(model.num_bytes, 25600 / 7) / 400)
+
+
+def test_there_is_none_without_stages() -> None:
+    model = chain(4)
+    assert stage_bound(replace(model, clip_norm=1.0), _racks(1e8)) is None
+
+
+def test_memory_is_the_whole_model_and_a_share_of_the_rest() -> None:
+    model = replace(chain(4), optimizer=OptimizerSpec(name="AdamW", state_slots=2))
+    assert least_divided_memory(model, _racks(1e8)) == pytest.approx(model.num_bytes * (1 + 3 / 4))

@@ -1,0 +1,44 @@
+"""The presets of pipelines: their stages and microbatches are those of their rules."""
+
+from dataclasses import replace
+
+import pytest
+
+from autosync.errors import DoesNotApplyError, InputError
+from autosync.strategy.presets import build_preset
+from autosync.strategy.presets.pipelines import PIPELINES
+from autosync.testing.presets import check_preset
+from tests.helpers.staged_models import chain, nodes
+
+MODEL, CLUSTER = chain(6, batch_size=8), nodes(1, 1, 1)
+
+
+def test_gpipe_gives_each_rank_a_stage_and_four_microbatches_a_stage() -> None:
+    found = check_preset("gpipe", MODEL, CLUSTER)
+    assert [(one.before, one.ranks) for one in found.stages] == [(0, (0,)), (2, (1,)), (4, (2,))]
+    assert (found.microbatches, found.schedule, found.slack) == (12, "gpipe", 0)
+    assert check_preset("gpipe", MODEL, CLUSTER, microbatches=6).microbatches == 6
+    # No more than the batch has.
+    assert check_preset("gpipe", chain(6, batch_size=2), CLUSTER).microbatches == 6
+    with pytest.raises(InputError, match="divide the global batch"):
+        build_preset("gpipe", MODEL, CLUSTER, microbatches=5)
+
+
+def test_pipedream_chooses_stages_and_makes_passes_in_turn() -> None:
+    found = check_preset("pipedream_flush", MODEL, CLUSTER)
+    assert len(found.stages) > 1
+    assert (found.schedule, found.slack) == ("1f1b", 0)
+    assert sorted({rank for one in found.stages for rank in one.ranks}) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("preset", PIPELINES)
+def test_what_cannot_be_divided_says_why(preset: str) -> None:
+    with pytest.raises(DoesNotApplyError, match="has no cuts"):
+        build_preset(preset, replace(MODEL, timeline=replace(MODEL.timeline, cuts=())), CLUSTER)
+    with pytest.raises(DoesNotApplyError, match="clips gradients"):
+        build_preset(preset, replace(MODEL, clip_norm=1.0), CLUSTER)
+
+
+def test_gpipe_needs_a_layer_for_each_rank() -> None:
+    with pytest.raises(DoesNotApplyError, match="2 layers that can be stages"):
+        build_preset("gpipe", chain(2), CLUSTER)

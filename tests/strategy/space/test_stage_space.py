@@ -1,0 +1,102 @@
+"""Strategies with stages in a space: drawn, changed and crossed, always legal; without cuts there are none."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autosync.plan.lowering import lower
+from autosync.specs.model import ModelSpec
+from autosync.strategy import legality
+from autosync.strategy.canonical import strategy_id
+from autosync.strategy.space import Limits, Space
+from autosync.strategy.space.stage_changes import StageRoom, drop_stage, join_stages, move_rank, split_stage
+from autosync.strategy.stages import holders_of_variables
+from tests.helpers.staged_models import chain, nodes, random_division
+
+CLUSTER = nodes(1, 1, 2)
+MODEL = chain(7, batch_size=6, tied=[(0, 6)])
+SPACE = Space(model=MODEL, cluster=CLUSTER)
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_changes_and_children_are_legal(seed: int) -> None:
+    rng = random.Random(seed)
+    first, model, cluster = random_division(rng)
+    space = Space(model=model, cluster=cluster)
+    assert space.stages is None or space.contains(first)
+    if space.stages is None:
+        return
+    changed = space.mutate(first, rng)
+    second = space.mutate(changed, rng)
+    for one in (changed, second, space.crossover(first, second, rng)):
+        assert one.stages
+        assert not legality.problems(one, model, cluster)
+        lower(one, model, cluster)
+    assert strategy_id(changed, model, cluster) != strategy_id(first, model, cluster)
+
+
+def test_samples_have_stages_now_and_then() -> None:
+    drawn = [SPACE.sample(random.Random(seed)) for seed in range(60)]
+    divided = [one for one in drawn if one.stages]
+    assert 2 <= len(divided) < 30
+    assert all(SPACE.contains(one) for one in drawn)
+    whole = next(one for one in drawn if not one.stages)
+    assert SPACE.crossover(whole, divided[0], random.Random(0)).stages
+
+
+def test_every_aspect_changes_sooner_or_later() -> None:
+    assert SPACE.stages is not None
+    first = SPACE.stages.proposals[0]
+    rng, seen = random.Random(1), set()
+    one = first
+    for _ in range(300):
+        changed = SPACE.mutate(one, rng)
+        for aspect in ("stages", "microbatches", "schedule", "slack", "messages"):
+            if getattr(changed, aspect) != getattr(one, aspect):
+                seen.add(aspect)
+        one = changed
+    assert seen == {"stages", "microbatches", "schedule", "slack", "messages"}
+
+
+def test_the_ranks_of_a_message_hold_all_its_parts_after_a_move() -> None:
+    assert SPACE.stages is not None
+    room = StageRoom(model=MODEL, cuts=tuple(cut.before for cut in MODEL.timeline.cuts), counts=(4, 8))
+    rng = random.Random(2)
+    one = SPACE.stages.proposals[0]
+    for change in (split_stage, move_rank, join_stages, drop_stage) * 20:
+        changed = change(room, one, rng)
+        if changed is None or legality.problems(changed, MODEL, CLUSTER):
+            continue
+        holders = holders_of_variables(changed.stages, MODEL)
+        for message in changed.messages:
+            assert len({holders[part] for part in message.parts}) == 1
+        one = changed
+
+
+@pytest.mark.parametrize(
+    ("model", "limits", "reason"),
+    [
+        (replace(MODEL, timeline=replace(MODEL.timeline, cuts=())), Limits(), "has no cuts"),
+        (replace(MODEL, clip_norm=1.0), Limits(), "clips gradients"),
+        (MODEL, Limits(stages=False), "the limits leave out stages"),
+    ],
+)
+def test_where_there_are_none(model: ModelSpec, limits: Limits, reason: str) -> None:
+    space = Space(model=model, cluster=CLUSTER, limits=limits)
+    assert reason in space.why_undivided
+    assert space.stages is None
+    assert not any(space.sample(random.Random(seed)).stages for seed in range(20))
+
+
+def test_a_space_with_stages_is_larger() -> None:
+    without = Space(model=MODEL, cluster=CLUSTER, limits=Limits(stages=False))
+    assert SPACE.stages is not None
+    # Two or more of seven layers on four ranks, in twelve numbers of microbatches and two orders.
+    assert SPACE.stages.log10_size() > 3
+    assert SPACE.log10_size() >= without.log10_size()
+    outside = SPACE.stages.proposals[0]
+    assert "stages is outside the limits" in str(without.problems(outside)[0])

@@ -1,0 +1,58 @@
+"""Replayed stages: passes take the times of their layers, and steps end on all ranks."""
+
+from pathlib import Path
+
+import pytest
+
+from autosync.plan.bundling import bundled
+from autosync.plan.lowering import lower
+from autosync.runtime.stages.recorded_model import planned_bytes
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model_file import save_model
+from autosync.strategy.dividing.divided import divided_strategy
+from autosync.strategy.stage_compute import strategy_compute_seconds
+from autosync.strategy.stages import ModelStage
+from autosync.trials.replay import ReplayedModel
+from autosync.trials.service import Contestant, TrialService
+from autosync.trials.staged_replay import replay_stages
+from tests.helpers.staged_models import chain, nodes
+
+MODEL = chain(4, batch_size=4, tied=[(0, 3)], seconds=[0.002] * 4)
+STAGES = [ModelStage(before=0, ranks=(0,)), ModelStage(before=2, ranks=(1,))]
+
+
+def test_stages_of_a_spec_are_replayed_on_real_ranks(cluster: ClusterSpec, tmp_path: Path) -> None:
+    path = tmp_path / "chain.yaml"
+    save_model(MODEL, path)
+    strategy = divided_strategy(MODEL, STAGES, 4)
+    with TrialService(target=str(path), model=MODEL, cluster=cluster, folder=tmp_path / "f") as service:
+        service.prepare(Contestant(name="stages", bundle=bundled(strategy, MODEL, cluster)))
+        samples = service.run("stages", 3)
+        service.release("stages")
+    least = strategy_compute_seconds(strategy, MODEL, cluster)
+    assert len(samples.step_seconds) == 2
+    assert min(min(steps) for steps in samples.step_seconds) > 0.9 * least
+
+
+def test_gradients_come_with_the_last_backward_pass() -> None:
+    cluster = nodes(1, 1)
+    plan = lower(divided_strategy(MODEL, STAGES, 4), MODEL, cluster)
+    model = ReplayedModel(MODEL)
+    first, last = replay_stages(MODEL, 1, plan, model)
+    assert first.arriving is None
+    assert last.leaving is None
+    assert first.leaving is not None
+    assert (len(first.leaving.forward), len(first.leaving.backward)) == planned_bytes(plan, 0)
+    for number in range(4):
+        passed = last.forward([], {})
+        assert passed.loss is not None
+        sent = last.backward(passed, {}, scale=0.25)
+        assert len(sent[0]) == planned_bytes(plan, 0)[1]
+        gradients = {name for name, one in model.named_parameters() if one.grad is not None}
+        # The tied weight is in the last stage too.
+        assert gradients == ({"w0", "w2"} if number == 3 else set())
+
+
+@pytest.mark.parametrize("name", ["w0", "w2"])
+def test_a_replayed_model_has_its_parameters(name: str) -> None:
+    assert ReplayedModel(MODEL).parameter(name).shape == MODEL.variable(name).shape
