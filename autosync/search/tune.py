@@ -30,6 +30,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from autosync.datasets.files import check_writable
 from autosync.datasets.studies import STUDIES_FOLDER
@@ -84,8 +85,8 @@ def tune(
     began = time.monotonic()
     if resume is None:
         check_writable(Path(STUDIES_FOLDER) / "study")
-    how_long = {"num_trials": num_trials, "training_seconds": training_seconds, "budget_seconds": budget_seconds}
-    how_long |= {"patience": patience, "effort": effort}
+    how_long: dict[str, Any] = {"num_trials": num_trials, "training_seconds": training_seconds}
+    how_long |= {"budget_seconds": budget_seconds, "patience": patience, "effort": effort}
     who = {"proposer": proposer, "simulator": simulator, "prior": None if prior is None else str(prior)}
     what = {"allow": tuple(allow), "target": target, "trial_timeout_seconds": trial_timeout_seconds, "seed": seed}
     with compiling_is_told(progress.now):

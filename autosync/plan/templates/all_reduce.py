@@ -30,8 +30,8 @@ def _collect(site: Site, synchroniser: AllReduce, codec: Codec | None) -> Collec
     else:
         collective: Collective = "all_reduce" if is_summable(codec) else "all_gather_v"
         # Trees may have servers as inner nodes.
-        is_over_trees = isinstance(topology, TreeShape)
-        members = (tuple(range(topology.num_ranks)),) if is_over_trees else site.ordered(workers, topology)
+        all_ranks = (tuple(range(topology.num_ranks)),) if isinstance(topology, TreeShape) else None
+        members = all_ranks or site.ordered(workers, topology)
         transfer = TransferStep(collective, topology, members, 0, (wire.kind,), wire.waits, wire.amount)
         arrived = (draft.add(transfer._replace(item_bytes=wire.item_bytes)),)
         if site.adds_up:
