@@ -260,7 +260,8 @@ def emulated(tmp_path: Path) -> ClusterSpec:
 def test_ctrl_c_keeps_the_trials_and_leaves_no_testbed(
     start: Start, tmp_path: Path, emulated: ClusterSpec, await_gone: AwaitGone
 ) -> None:
-    tuning = start("mobilenet_v2@x0.1", "--cluster", "emulated.yaml", "--study", "s", "--effort", "quick")
+    how = ("--study", "s", "--effort", "quick", "--trials", "50")
+    tuning = start("mobilenet_v2@x0.1", "--cluster", "emulated.yaml", *how)
     assert tuning.stderr is not None
     seen = []
     for line in tuning.stderr:

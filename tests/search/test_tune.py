@@ -153,7 +153,7 @@ def test_the_winner_is_handed_over(tune_fake: TuneFake, names: list[str], told: 
     )
     assert tuned.summary["num_stopped_trials"] == 2
     assert list(read_study(tuned.folder)) == _measured(tuned)
-    assert "stopped early" in told.notes[5]
+    assert [("stopped early" in one) for one in told.notes if one.startswith("trial ")] == [False] * 4 + [True] * 2
     assert told.lines[1] == f"trying {STOCK} (trial 1 of 6)"
     assert any(line.startswith("round 9 of 12") for line in told.lines)
     assert not service.prepared
@@ -325,7 +325,7 @@ def test_a_busy_machine_is_told_and_tries_no_patience(
     assert len(tuned.records) == 9
     assert tuned.summary["num_busy_trials"] == 9
     assert tuned.summary["other_cpu_share"] == 0.3
-    assert "other programs used 30% of the processors" in told.notes[1]
+    assert any("other programs used 30% of the processors" in one for one in told.notes)
     text = describe(shown(tuned.summary), tuned.folder)
     assert "Other programs used 30% of this machine's processors meanwhile" in text
 
