@@ -47,6 +47,7 @@ from autosync.search.target import Target
 from autosync.search.timelines import record_timelines
 from autosync.search.trust.early_proof import prove_early
 from autosync.search.tuned import Tuned, hand_over, records_of
+from autosync.search.tuning_plan import TuningPlan
 from autosync.simulators.compile_notice import compiling_is_told
 from autosync.simulators.interface import Simulator
 from autosync.specs.consent import Consent, refuse
@@ -78,10 +79,7 @@ def tune(
     output: Path | None = None,
     progress: ProgressListener = SILENT,
 ) -> Tuned:
-    """Find the fastest strategy for a model on a cluster, and prove it against stock DDP.
-
-    The docstring of this module says what is measured, and describes the parameters.
-    """
+    """Find the fastest strategy for a model on a cluster, and prove it. The module's docstring has the parameters."""
     began = time.monotonic()
     if resume is None:
         check_writable(Path(STUDIES_FOLDER) / "study")
@@ -103,10 +101,7 @@ def tune(
             progress=progress,
         )
         ground, settings = plan.ground(), plan.settings
-    if plan.told_undivided:
-        progress.note(f"strategies that divide the model into stages are left out: {plan.told_undivided}")
-    elif not plan.why_undivided and not ground.divided:
-        progress.note("no division of the model into stages fits into the nodes' memory")
+    _tell_of_stages(plan, ground, progress)
     with running(plan, progress) as run:
         search = SearchLoop(run, open_proposer(settings.proposer, ground), ground, settings, progress)
         early = prove_early(run, search, ground, seed=settings.seed, progress=progress)
@@ -117,6 +112,14 @@ def tune(
         records = records_of(run, search)
         record_timelines(run.trials, verdict, plan.folder, progress)
     return hand_over(plan, run, search, verdict, records, output=output, began=began)
+
+
+def _tell_of_stages(plan: TuningPlan, ground: Ground, progress: ProgressListener) -> None:
+    """Tell the user why strategies with stages are not searched, if they are not."""
+    if plan.told_undivided:
+        progress.note(f"strategies that divide the model into stages are left out: {plan.told_undivided}")
+    elif not plan.why_undivided and not ground.divided:
+        progress.note("no division of the model into stages fits into the nodes' memory")
 
 
 def _proven(

@@ -42,7 +42,8 @@ def operation_of(tables: Tables, row: int) -> Transfer | Local:
         more |= {"max_elements": 0}
         return Transfer(kind, algorithm, shape.groups, (), within=shape.within, after=after, **numbers, **more)
     cost, sharded = tables.costs[table.cost[row]], bool(table.sharded[row])
-    return Local(LOCAL_KINDS[table.kind[row]], cost, shape.groups, sharded, (), (), after=after, **numbers)
+    kind, more = LOCAL_KINDS[table.kind[row]], {"after": after, "weights": shape.weights}
+    return Local(kind, cost, shape.groups, sharded, (), (), **numbers, **more)
 
 
 @given(seed=st.integers(0, 2**32))

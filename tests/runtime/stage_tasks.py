@@ -159,7 +159,10 @@ def normalised() -> Task:
     """BatchNorm computes over its own microbatch."""
     return Task(
         name="normalised",
-        model=lambda: nn.Sequential(nn.Linear(WIDTH, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).double(),
+        # A microbatch of one example has two numbers of each channel.
+        model=lambda: nn.Sequential(
+            nn.Linear(WIDTH, 8), nn.Unflatten(1, (4, 2)), nn.BatchNorm1d(4), nn.Flatten(), nn.Linear(8, 1)
+        ).double(),
         batch=lambda generator: torch.randn(BATCH, WIDTH, generator=generator, dtype=torch.float64),
         loss=lambda model, x: model(x).square().mean(),
         optimizer=_momentum,

@@ -154,7 +154,7 @@ def test_the_winner_is_handed_over(tune_fake: TuneFake, names: list[str], told: 
     assert tuned.summary["num_stopped_trials"] == 2
     assert list(read_study(tuned.folder)) == _measured(tuned)
     assert [("stopped early" in one) for one in told.notes if one.startswith("trial ")] == [False] * 4 + [True] * 2
-    assert told.lines[1] == f"trying {STOCK} (trial 1 of 6)"
+    assert f"trying {STOCK} (trial 1 of 6)" in told.lines
     assert any(line.startswith("round 9 of 12") for line in told.lines)
     assert not service.prepared
 
