@@ -49,9 +49,8 @@ class EpochOrder:
             what = f"rank {pieces.index(0)} would get no example of a step of {self.step_size}"
             raise InputError([Problem(what=what, rule="a share is large enough for one example", path=("shares",))])
         if not self.step_sizes():
-            needed = f"a step of {self.step_size}" if self.drop_last else f"one for each of {self.world_size} ranks"
-            what = f"has {self.num_examples} examples"
-            raise InputError([Problem(what=what, rule=f"an epoch has enough for {needed}", path=("dataset",))])
+            rule = enough_for(self.step_size, self.world_size, drop_last=self.drop_last)
+            raise InputError([Problem(what=f"has {self.num_examples} examples", rule=rule, path=("dataset",))])
 
     @property
     def num_examples(self) -> int:
@@ -119,6 +118,11 @@ def step_sizes(num_examples: int, step: int, num_ranks: int, *, drop_last: bool)
         elif sizes:
             sizes[-1] += rest
     return sizes
+
+
+def enough_for(step: int, num_ranks: int, *, drop_last: bool) -> str:
+    """Return the rule of how many examples an epoch needs at least."""
+    return f"an epoch has enough for {f'a step of {step}' if drop_last else f'one for each of {num_ranks} ranks'}"
 
 
 def _problems(order: EpochOrder) -> Iterator[Problem]:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.utils.data import Sampler
 
 from autosync.errors import InputError, OperationError
-from autosync.inputs.epoch_order import EpochOrder, step_sizes
+from autosync.inputs.epoch_order import EpochOrder, enough_for, step_sizes
 from autosync.strategy.bundle import Bundle, bundle_at_hand, load_bundle
 from autosync.strategy.shares import deal
 
@@ -72,8 +72,8 @@ class ShareSampler(Sampler[list[int]]):
         )
         self._sizes = step_sizes(num_examples, sum(shares), len(shares), drop_last=drop_last)
         if not self._sizes:
-            needed = f"a step of {sum(shares)}" if drop_last else f"one for each of {len(shares)} ranks"
-            raise InputError(f"{num_examples} examples", rule=f"an epoch has enough for {needed}")
+            rule = enough_for(sum(shares), len(shares), drop_last=drop_last)
+            raise InputError(f"{num_examples} examples", rule=rule)
 
     @property
     def batch_size(self) -> int:

@@ -19,7 +19,7 @@ from autosync.runtime.wire.numbers import numbers_of_all
 from autosync.specs.profile.tape import tensors_of
 
 _MOST_ELEMENTS = 4096
-"""So many elements of a tensor are marked, evenly spaced: all of a large batch would take as long as a layer."""
+"""So many elements of a tensor are marked, evenly spaced, so that a mark takes no longer for a large batch."""
 
 
 def batch_mark(batch: Any) -> int:

@@ -1,8 +1,9 @@
 """What a script does with gradients between the backward pass and the next one.
 
-Where the engine updates, no rank may hold the whole of a gradient. So a script may do to it only what its task
-declares: clip the norm of all gradients, and scale the loss. A script declares nothing. Therefore its gradients in its
-first steps, which stock DDP synchronises, are of a class that notes what is done to them, and does it.
+Where the engine updates, a script that reads or changes gradients waits for all of them, or is refused. What a task
+declares costs no wait: clipping the norm of all gradients, and scaling the loss. A script declares nothing. Therefore
+its gradients in its first steps, which stock DDP synchronises, are of a class that notes what is done to them, and does
+it.
 """
 
 from __future__ import annotations

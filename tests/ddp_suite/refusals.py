@@ -69,6 +69,7 @@ REFUSALS: tuple[Refusal, ...] = (
             "logs_the_norm",
             "logs_the_norm_of_data",
             "reads_gradients",
+            "reads_gradients_that_are_scaled_and_clipped",
             "reads_gradients_transposed",
             "scales_and_clips_undeclared",
             "scales_undeclared",

@@ -68,7 +68,7 @@ class SealedGradient(torch.Tensor):
         if given and _is_declared(name, given[0].seals.declared):
             return _as_declared(function, name, given, arguments, options)
         whole = {id(one): one.seals.whole.read(one.variable) for one in _sealed(arguments, options)}
-        if name != "__set__" and all(one is not None for one in whole.values()):
+        if whole and name != "__set__" and all(one is not None for one in whole.values()):
             return function(*_replaced(arguments, whole), **_replaced(options or {}, whole))
         raise OperationError(
             f"the gradient of {given[0].variable if given else 'a variable'} belongs to the engine until its update, "

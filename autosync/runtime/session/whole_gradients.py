@@ -68,23 +68,27 @@ class WholeGradients:
 
     def scale(self, factor: float) -> None:
         """Have the copies follow what the script's scaling and clipping makes of gradients: `factor` in all so far."""
-        if self._copies and factor != self._factor:
-            torch._foreach_mul_(list(self._copies.values()), factor / self._factor)
+        if factor == self._factor:
+            return
+        for name in self._changed():
+            raise _change_refused(name)
         self._factor = factor
+        for name, copy in self._copies.items():
+            # Not the copy times a ratio: it must have the bits that `_changed` compares it with.
+            copy.copy_(self._copied(name))
 
     def end(self) -> None:
         """Give changed gradients back to the engine, whose updates begin."""
         self._is_open = False
-        for name, copy in self._copies.items():
-            if not _are_same(copy, self._copied(name)):
-                if not self._may_change:
-                    raise OperationError(
-                        f"the script has changed the gradient of {name} after backward, and the engine clips or "
-                        "unscales by the norm of the gradients as they came (tune the task without clip_norm and "
-                        "loss_scaling)"
-                    )
-                self._give_back(name, copy)
+        for name in self._changed():
+            if not self._may_change:
+                raise _change_refused(name)
+            self._give_back(name, self._copies[name])
         self._copies.clear()
+
+    def _changed(self) -> list[str]:
+        """Return the variables whose copies the script has changed."""
+        return [name for name, copy in self._copies.items() if not _are_same(copy, self._copied(name))]
 
     def _awaited(self, name: str) -> Collection[int]:
         """Return the operations after which the gradient is whole."""
@@ -155,6 +159,13 @@ def _are_everywhere(plan: Plan, pieces: list[_Piece]) -> bool:
         if any(plan.regions[region].kind == "rows" for region in operation.inputs):
             return False
     return True
+
+
+def _change_refused(name: str) -> OperationError:
+    return OperationError(
+        f"the script has changed the gradient of {name} after backward, and the engine clips or unscales by the norm "
+        "of the gradients as they came (tune the task without clip_norm and loss_scaling)"
+    )
 
 
 def _are_same(one: torch.Tensor, other: torch.Tensor) -> bool:

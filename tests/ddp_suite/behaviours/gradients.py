@@ -300,6 +300,26 @@ def _scales(e: Env, *, clips: bool = False, optimizer: Any = adam, steps: int = 
     return {"scales": scales, **run.values()}
 
 
+@behaviour(tolerance=1e-4)
+def reads_gradients_that_are_scaled_and_clipped(e: Env) -> Values:
+    """It keeps a view of a gradient over unscaling and clipping, by a scale that is no power of two."""
+    run = e.start(task(_single, adam, _singles, clip_norm=CLIP, loss_scaling=True))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1000.0, growth_interval=100)
+    norms = []
+    for _ in range(3):
+        run.optimizer.zero_grad()
+        scaler.scale(run.loss()).backward()
+        view = next(iter(run.parameters())).grad.view(-1)
+        norms.append(view.square().sum().item())
+        scaler.unscale_(run.optimizer)
+        norms.append(view.square().sum().item())
+        nn.utils.clip_grad_norm_(run.model.parameters(), CLIP)
+        norms.append(view.square().sum().item())
+        scaler.step(run.optimizer)
+        scaler.update()
+    return {"norms": norms, **run.values()}
+
+
 def fused_adam(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=0.02, fused=True)
 
