@@ -26,6 +26,8 @@ from typing import Any, NoReturn, Protocol
 from autosync.launchers import holder_relay
 from autosync.launchers.control_address import short_name
 
+_AGAIN_SECONDS = 0.1
+
 
 class AllocationError(Exception):
     """The machines cannot be acquired; the message is for the user."""
@@ -73,6 +75,7 @@ def run(hold: Hold) -> None:
         told.flush()
 
     signal.signal(signal.SIGTERM, _leave)
+    sys.unraisablehook = _leave_again
     threading.Thread(target=_await_end, daemon=True).start()
     try:
         with (
@@ -99,6 +102,16 @@ def _leave(_number: int, _frame: object) -> NoReturn:
     # The machines are being given back: ignore further signals.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit
+
+
+def _leave_again(dropped: Any) -> None:
+    """Send the signal again if the exception that it raised was dropped: Python drops those raised in finalizers."""
+    if dropped.exc_type is not SystemExit:
+        sys.__unraisablehook__(dropped)
+        return
+    signal.signal(signal.SIGTERM, _leave)
+    # In a thread and later: raised in here, the exception would be dropped as well.
+    threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGTERM)).start()
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ CLUSTER = ClusterSpec(name="c", nodes=(_node(name="a", host="h0"), _node(name="b
 
 # What the holders of Ray and Kubernetes do by their libraries' means, done by processes of this machine.
 HOLDER = """
-import contextlib, os, subprocess, sys, time
+import contextlib, os, signal, subprocess, sys, time
 from pathlib import Path
 from autosync.launchers import allocation_holder
 from autosync.launchers.allocation_holder import AllocationError
@@ -61,6 +61,11 @@ class AgentStream:
     def last_words(self):
         return "last words"
 
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1)
+
 @contextlib.contextmanager
 def hold(request, note):
     print("a library that prints", flush=True)
@@ -72,6 +77,9 @@ def hold(request, note):
     Path(request["mark"]).write_text("held")
     try:
         if "forever" in request:
+            time.sleep(600)
+        if "finalizer" in request:
+            Finalized()
             time.sleep(600)
         yield HeldMachines(request)
     finally:
@@ -200,6 +208,14 @@ def test_whoever_waits_for_machines_can_be_interrupted(
     monkeypatch.setattr(logging.getLogger("autosync.launchers.allocation"), "warning", _interrupt)
     with pytest.raises(KeyboardInterrupt):
         hold(forever=True)
+    assert (tmp_path / "mark").read_text() == "given back"
+
+
+def test_machines_are_given_back_even_if_a_library_drops_the_exception(
+    hold: Callable[..., Allocation], tmp_path: Path
+) -> None:
+    with pytest.raises(OperationError, match="holder has ended"):
+        hold(finalizer=True)
     assert (tmp_path / "mark").read_text() == "given back"
 
 
