@@ -78,8 +78,9 @@ class StepNotes:
             self._passes[-1].search_seconds += seconds
 
     def forward_ends(self) -> None:
-        """Note the end of the forward pass. The loss counts as part of the backward pass."""
-        self._passes[-1].forward_end = self._clock()
+        """Note the end of the forward pass: its return, or a backward pass within it. The loss is part of backward."""
+        if self._passes and self._passes[-1].forward_end is None:
+            self._passes[-1].forward_end = self._clock()
 
     def gradient_ready(self, name: str, num_bytes: int) -> bool:
         """Note that a gradient is ready. Return whether it is the first one of its backward pass."""

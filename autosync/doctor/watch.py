@@ -54,6 +54,7 @@ class Watch:
         patches = {"forward": self._forward, "_sync_buffers": self._sync_buffers, "_post_forward": self._post_forward}
         hooked = {"register_comm_hook": self._register, "_register_builtin_comm_hook": self._refuse_builtin}
         before = {name: vars(DistributedDataParallel)[name] for name in {**patches, **hooked}}
+        stock_backward = torch.autograd.backward
         handles = [
             register_optimizer_step_pre_hook(self._update_begins),
             register_optimizer_step_post_hook(self._update_ends),
@@ -61,8 +62,10 @@ class Watch:
         try:
             for name, make in {**patches, **hooked}.items():
                 setattr(DistributedDataParallel, name, make(before[name]))
+            setattr(torch.autograd, "backward", self._backward(stock_backward))  # noqa: B010 - mypy knows it as a function
             yield
         finally:
+            setattr(torch.autograd, "backward", stock_backward)  # noqa: B010 - the same
             for name, method in before.items():
                 setattr(DistributedDataParallel, name, method)
             for handle in handles:
@@ -82,6 +85,15 @@ class Watch:
             return output
 
         return forward
+
+    def _backward(self, stock: Method) -> Method:
+        @functools.wraps(stock)
+        def backward(*tensors: Any, **options: Any) -> Any:
+            # Lightning's manual optimization makes the whole step inside the forward pass.
+            self.notes.forward_ends()
+            return stock(*tensors, **options)
+
+        return backward
 
     def _sync_buffers(self, stock: Method) -> Method:
         @functools.wraps(stock)

@@ -13,7 +13,7 @@ from autosync.runtime.parallelize import bare_of, num_parallelized
 from autosync.runtime.session.start import refusing_before_start
 from autosync.script.bundles import bundle_of, refuse_shares, refuse_state_kept_apart
 from autosync.script.optimizers import Optimizers
-from autosync.script.refusals import REFUSED_METHODS, refuse_arguments, refused
+from autosync.script.refusals import refuse_arguments, replaced_methods
 from autosync.script.stand_in import BundleReducer, PlainOutputs, QuietLogger, close_orphans
 from autosync.strategy.bundle import Bundle
 
@@ -51,7 +51,7 @@ class Door:
         return [
             (DistributedDataParallel, "_ddp_init_helper", self._wrap),
             (DistributedDataParallel, "_pre_forward", _beginning(vars(DistributedDataParallel)["_pre_forward"])),
-            *((DistributedDataParallel, name, refused(name)) for name in REFUSED_METHODS),
+            *((DistributedDataParallel, name, method) for name, method in replaced_methods()),
             (distributed, "_DDPSink", PlainOutputs),
             (torch.optim.Optimizer, "__init__", self._noting(vars(torch.optim.Optimizer)["__init__"])),
         ]

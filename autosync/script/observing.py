@@ -66,7 +66,8 @@ class Observation:
         self._is_open = False
         self._is_in_forward = False
         self._is_in_backward = False
-        self._is_nested = False
+        self._num_nested = 0
+        self._has_several_nested = False
         self._update_marks: list[Any] = []
         self._update_seconds = 0.0
         self._sparse: set[str] = set()
@@ -99,10 +100,24 @@ class Observation:
         self._batch_size = max(next((len(one) for one in _tensors_in(inputs) if one.dim()), 1), 1)
         self._recorder.forward_begins()
         self._is_open = self._is_in_forward = True
+        self._num_nested = 0
+
+    def backward_begins(self, tensors: Any) -> None:
+        """A backward pass begins; within the forward pass, it ends that: Lightning's manual optimization is such."""
+        if self._is_in_forward:
+            self._num_nested += 1
+            self._has_several_nested |= self._num_nested > 1
+            if self._num_nested == 1:
+                self._graph_is_made(tensors)
 
     def forward_ends(self, output: Any) -> None:
         """It has ended."""
         self._is_in_forward = False
+        if not self._num_nested:
+            self._graph_is_made(output)
+
+    def _graph_is_made(self, output: Any) -> None:
+        """Everything that the backward pass goes through is there."""
         outputs = [one for one in _tensors_in(output) if one.requires_grad]
         self._recorder.forward_ends(outputs)
         if not self._microsteps and self._sees_uses:
@@ -153,7 +168,6 @@ class Observation:
                 self._microsteps.append(microstep)
 
     def _gradient_is_ready(self, _: torch.Tensor) -> None:
-        self._is_nested |= self._is_in_forward
         if self._is_in_backward or not self._sees_uses:
             return
         self._is_in_backward = True
@@ -167,10 +181,10 @@ class Observation:
         """Return what was seen of the script, which has this name."""
         if not optimizers:
             raise OperationError("no optimizer holds parameters of the model that the script wraps")
-        if self._is_nested:
+        if self._has_several_nested:
             raise OperationError(
-                "the script runs backward passes inside the forward pass of its DistributedDataParallel, as manual "
-                "optimization under Lightning does: it cannot be observed (tune a task: autosync tune model.py)"
+                "the script runs several backward passes inside a forward pass of its DistributedDataParallel, as "
+                "manual optimization under Lightning may: it cannot be observed (tune a task: autosync tune model.py)"
             )
         reasons = [*self._reasons, *self.uses.reasons()]
         if len({type(one) for one in optimizers}) > 1:

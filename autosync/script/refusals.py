@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
 from autosync.errors import OperationError
 
 _BY_BUNDLE = "the bundle's strategy decides how gradients are synchronised"
@@ -35,6 +38,19 @@ def refused(name: str) -> Callable[..., NoReturn]:
         raise OperationError(f"DistributedDataParallel.{name}: {reason} (see docs/script.md)")
 
     return refuse
+
+
+def replaced_methods() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the names of the methods in REFUSED_METHODS, each with what replaces it while a door is open."""
+    for name in REFUSED_METHODS:
+        yield name, (_register_comm_hook if name == "register_comm_hook" else refused(name))
+
+
+def _register_comm_hook(ddp: Any, state: object, hook: Callable[..., Any]) -> None:
+    """Accept the hook that averages gradients as DDP without hooks does: every bundle without a codec does that."""
+    averages_all = state is None or state in (ddp.process_group, dist.group.WORLD)
+    if hook is not allreduce_hook or not averages_all:
+        refused("register_comm_hook")()
 
 
 class RefusedAttributeError(OperationError, AttributeError):

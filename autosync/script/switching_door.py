@@ -21,7 +21,7 @@ from autosync.runtime.parallelize import bare_of
 from autosync.runtime.session.hooks import Hook
 from autosync.script.door import Door
 from autosync.script.observing import Observation, ScriptFacts
-from autosync.script.refusals import REFUSED_METHODS, refuse_arguments, refused
+from autosync.script.refusals import refuse_arguments, replaced_methods
 from autosync.script.stand_in import BundleReducer
 from autosync.script.step_meter import StepMeter
 from autosync.script.switching import Switch, chosen_outputs
@@ -77,8 +77,9 @@ class SwitchingDoor(Door):
             (DistributedDataParallel, "_ddp_init_helper", self._wrapping(stock["_ddp_init_helper"])),
             (DistributedDataParallel, "_pre_forward", self._before_forward(stock["_pre_forward"])),
             (DistributedDataParallel, "_post_forward", self._after_forward(stock["_post_forward"])),
-            *((DistributedDataParallel, name, refused(name)) for name in REFUSED_METHODS),
+            *((DistributedDataParallel, name, method) for name, method in replaced_methods()),
             (distributed, "_DDPSink", chosen_outputs(distributed._DDPSink)),  # noqa: SLF001 - DDP has it there
+            (torch.autograd, "backward", self._before_backward(torch.autograd.backward)),
             (torch.nn.utils, "clip_grad_norm_", self._clipping(clip)),
             (torch.nn.utils.clip_grad, "clip_grad_norm_", self._clipping(clip)),
             (torch.optim.Optimizer, "__init__", self._noting(vars(torch.optim.Optimizer)["__init__"])),
@@ -186,6 +187,14 @@ class SwitchingDoor(Door):
             return output
 
         return _not_compiled(post_forward)
+
+    def _before_backward(self, stock: Method) -> Method:
+        def backward(tensors: Any, *rest: Any, **more: Any) -> Any:
+            if self._observation is not None:
+                self._observation.backward_begins(tensors)
+            return stock(tensors, *rest, **more)
+
+        return backward
 
     def _clipping(self, stock: Method) -> Method:
         def clip_grad_norm_(parameters: Any, max_norm: float, norm_type: float = 2.0, *rest: Any, **more: Any) -> Any:

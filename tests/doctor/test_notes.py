@@ -103,3 +103,16 @@ def test_buffers_and_the_search_are_parts_of_the_forward_pass(clock: Clock) -> N
     _update(notes, clock, 0)
     found = parts_of(notes.steps[0])
     assert (found.forward, found.buffers, found.search) == (1, 1, 2)
+
+
+def test_a_step_within_the_forward_pass(clock: Clock) -> None:
+    """As Lightning's manual optimization makes it: the forward pass ends where backward begins, and returns later."""
+    notes = StepNotes(clock)
+    for _ in range(2):
+        _pass(notes, clock, forward=1, backward=2)
+        assert _update(notes, clock, 0.5)
+        notes.step_begins()
+        clock.now += 3
+        notes.forward_ends()
+    assert [parts_of(step).input for step in notes.steps] == [0, 3]
+    assert [parts_of(step).forward for step in notes.steps] == [1, 1]

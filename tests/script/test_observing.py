@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from autosync.errors import OperationError
-from autosync.script.observing import Observation
+from autosync.script.observing import OBSERVED_STEPS, Observation, ScriptFacts
 
 
 @pytest.mark.parametrize("script", ["plain", "sparse"])
@@ -33,20 +33,34 @@ def test_the_model_spec_is_that_of_the_task(ranks: Any, compare: Any, model_spec
         compare(saved, expected, script, 0.0)
 
 
-def test_a_backward_pass_inside_the_forward_pass_is_refused() -> None:
+def _observed_inside(num_losses: int) -> ScriptFacts:
+    """Observe steps that are made inside the forward pass, as Lightning's manual optimization makes them."""
     model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     seen, inputs = Observation(model), torch.ones(4, 2)
     seen.begin()
-    for _ in range(3):
+    for _ in range(OBSERVED_STEPS):
         seen.forward_begins([inputs])
-        # Lightning's manual optimization makes the whole step inside the forward pass.
-        model(inputs).sum().backward()
+        for _ in range(num_losses):
+            loss = model(inputs).sum()
+            seen.backward_begins(loss)
+            loss.backward()
         seen.update_begins(optimizer, [])
         optimizer.step()
         seen.update_ends()
         seen.forward_ends(torch.zeros(()))
         seen.step_ends()
     seen.end()
-    with pytest.raises(OperationError, match="inside the forward pass of its DistributedDataParallel"):
-        seen.facts("script", [optimizer])
+    return seen.facts("script", [optimizer])
+
+
+def test_a_backward_pass_inside_the_forward_pass_ends_it() -> None:
+    facts = _observed_inside(1)
+    found = [(one.name, one.use) for one in facts.model.variables]
+    assert found == [("0.weight", 0), ("0.bias", 0), ("1.weight", 1), ("1.bias", 1)]
+    assert facts.model.batch_size == 4
+
+
+def test_several_backward_passes_inside_the_forward_pass_are_refused() -> None:
+    with pytest.raises(OperationError, match="several backward passes inside a forward pass"):
+        _observed_inside(2)

@@ -56,7 +56,13 @@ def test_a_rank_with_another_model_ends_all_ranks(ranks: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "way"), [("random_numbers", "bytescheduler"), ("copies", "bytescheduler"), ("closure", "ddp")]
+    ("what", "way"),
+    [
+        ("random_numbers", "bytescheduler"),
+        ("copies", "bytescheduler"),
+        ("closure", "ddp"),
+        ("averaging_hook", "bytescheduler"),
+    ],
 )
 def test_what_is_not_refused_is_as_under_stock_ddp(ranks: Any, what: str, way: str) -> None:
     stock = ranks.run("does", None, key=f"{what}-stock", arguments=(what,))

@@ -57,6 +57,10 @@ def train(model: nn.Module, steps: int = 2) -> None:
 def do(what: str, model: nn.Module, wrapped: DDP) -> None:
     if what == "hook":
         wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif what == "averaging_hook":
+        wrapped.register_comm_hook(dist.group.WORLD, default_hooks.allreduce_hook)
+        train(wrapped)
+        torch.save({"model": wrapped.state_dict()}, f"{sys.argv[1]}-{dist.get_rank()}.pt")
     elif what == "joins":
         with Join([wrapped]):
             train(wrapped)

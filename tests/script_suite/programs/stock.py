@@ -77,14 +77,17 @@ def set_buckets(megabytes: int, *, jitters: bool) -> None:
 
 def end_after(num_steps: int) -> None:
     """End the script in the forward pass that follows so many steps of optimizers, as tuning does."""
-    steps = 0
+    steps, has_stepped = 0, False
     stock = DistributedDataParallel._pre_forward
 
     def stepped(*_: object) -> None:
-        nonlocal steps
-        steps += 1
+        nonlocal has_stepped
+        has_stepped = True
 
     def pre_forward(ddp: Any, *inputs: Any, **options: Any) -> Any:
+        nonlocal steps, has_stepped
+        # Several optimizers make one step together.
+        steps, has_stepped = steps + has_stepped, False
         if steps >= num_steps and torch.is_grad_enabled():
             raise SystemExit(0)
         return stock(ddp, *inputs, **options)
