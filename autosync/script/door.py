@@ -8,13 +8,15 @@ from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel, distributed
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from autosync.runtime.parallelize import bare_of, num_parallelized
+from autosync.runtime.session.optimizer_steps import Arguments, after_closure
 from autosync.runtime.session.start import refusing_before_start
 from autosync.script.bundles import bundle_of, refuse_shares, refuse_state_kept_apart
 from autosync.script.optimizers import Optimizers
 from autosync.script.refusals import refuse_arguments, replaced_methods
-from autosync.script.stand_in import BundleReducer, PlainOutputs, QuietLogger, close_orphans
+from autosync.script.stand_in import BundleReducer, PlainOutputs, QuietLogger, close_orphans, closure_has_run
 from autosync.strategy.bundle import Bundle
 
 Method = Callable[..., Any]
@@ -38,11 +40,13 @@ class Door:
     def open(self) -> Iterator[None]:
         """Apply the patches, and undo them at the end."""
         before = [(owner, name, vars(owner)[name]) for owner, name, _ in self.patches()]
+        followed = register_optimizer_step_pre_hook(_following_closures)
         try:
             for owner, name, method in self.patches():
                 setattr(owner, name, method)
             yield
         finally:
+            followed.remove()
             for owner, name, method in before:
                 setattr(owner, name, method)
 
@@ -81,6 +85,13 @@ class Door:
             self._optimizers.note(optimizer)
 
         return init
+
+
+def _following_closures(
+    optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> Arguments | None:
+    """Have sessions that begin within a closure learn when it has returned: they have missed the begin of its step."""
+    return after_closure(optimizer, arguments, options, lambda: closure_has_run(optimizer))
 
 
 def _beginning(stock: Method) -> Method:

@@ -29,7 +29,7 @@ MEASURED_STEPS = 6
 OBSERVED_STEPS = 1 + WARMUP_STEPS + MEASURED_STEPS
 """The first step, in which autograd is asked for the order of uses, the warm-up, and the steps that are measured."""
 
-_CLOSURE = "it gives its optimizer's step a closure"
+_CLOSURE = "it gives a closure, or another argument, to the step of an optimizer that is none of torch's"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ class Observation:
                 one.register_hook(look)  # type: ignore[no-untyped-call]
 
     def update_begins(self, optimizer: torch.optim.Optimizer, given: Sequence[Any]) -> None:
-        """An optimizer's step begins; `given` are its arguments."""
+        """An optimizer's update begins; `given` are arguments of its step, except a closure that has returned."""
         self.uses.lift()
         self._close_microstep()
         if given:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from autosync.errors import OperationError
-from autosync.runtime.session.optimizer_steps import num_under_way
+from autosync.runtime.session.optimizer_steps import calls_closures_first, num_under_way
 
 
 class Optimizers:
@@ -59,7 +59,10 @@ def idle_optimizer(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Opti
 
 
 def refuse_where_engine_updates(model: torch.nn.Module, found: Sequence[torch.optim.Optimizer]) -> None:
-    """Refuse training that begins without an optimizer or within an optimizer's step. Called if the engine updates."""
+    """Refuse training that begins without an optimizer, or within the step of one that may use its closure otherwise.
+
+    Called if the engine updates.
+    """
     kind = type(model).__name__
     if not found:
         raise OperationError(
@@ -67,9 +70,11 @@ def refuse_where_engine_updates(model: torch.nn.Module, found: Sequence[torch.op
             "updates them (make the optimizer before the first forward pass; strategies in which the user's optimizer "
             "updates, as preset ddp, take one that is made later)"
         )
-    if any(num_under_way(one) for one in found):
-        raise OperationError(
-            f"optimizer.step(closure): the first forward pass of this {kind} comes within an optimizer's step, and "
-            "under this bundle the engine updates the parameters, which takes the gradients before the step (closures, "
-            "which Lightning's Trainer uses too, run where the user's optimizer updates, as by preset ddp)"
-        )
+    for one in found:
+        if num_under_way(one) and not calls_closures_first(one):
+            raise OperationError(
+                f"optimizer.step(closure): the first forward pass of this {kind} comes within a step of "
+                f"{type(one).__name__}, and under this bundle the engine updates the parameters, and has to know when "
+                "the gradients are there (it knows for the classes of torch.optim other than LBFGS; others run where "
+                "the user's optimizer updates, as by preset ddp)"
+            )

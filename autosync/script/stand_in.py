@@ -12,7 +12,7 @@ import contextlib
 import datetime as dt
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,20 @@ from autosync.strategy.bundle import Bundle
 
 _OWNERS: weakref.WeakKeyDictionary[torch.nn.Module, BundleReducer] = weakref.WeakKeyDictionary()
 """The stand-in of each model that trains."""
+
+
+def refuse_earlier(model: torch.nn.Module) -> NoReturn:
+    """Refuse a pass of an earlier `DistributedDataParallel` of a model that has a later one."""
+    raise OperationError(
+        f"another DistributedDataParallel was put around the same {type(model).__name__} and trains it now: use that "
+        "one, or make one for each phase of the training"
+    )
+
+
+def closure_has_run(optimizer: torch.optim.Optimizer) -> None:
+    """Tell the stand-ins of all models that an optimizer's step goes on behind its closure."""
+    for one in list(_OWNERS.values()):
+        one.closure_has_run(optimizer)
 
 
 class BundleReducer:
@@ -55,10 +69,7 @@ class BundleReducer:
     def begin(self) -> None:
         """Prepare for a forward pass that wants gradients. The first of them starts the session."""
         if self.was_replaced:
-            raise OperationError(
-                f"another DistributedDataParallel was put around the same {type(self._model).__name__} and trains it "
-                "now: use that one, or make one for each phase of the training"
-            )
+            refuse_earlier(self._model)
         if self._session is not None and self._has_other_optimizers():
             self.close()
         if self._session is None:
@@ -112,6 +123,11 @@ class BundleReducer:
             find_unused_parameters=ddp.find_unused_parameters and not ddp.static_graph,
         )
         return session_of(self._model)
+
+    def closure_has_run(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer's step goes on behind its closure, within which the session may have begun."""
+        if self._session is not None and optimizer in self._given:
+            self._session.closure_has_run(optimizer)
 
     def settle(self, what: str) -> None:
         """Finish all that is under way, between two steps; refuse the call `what` while gradients are on their way."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -19,10 +19,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from autosync.errors import OperationError
 from autosync.runtime.parallelize import bare_of
 from autosync.runtime.session.hooks import Hook
+from autosync.runtime.session.optimizer_steps import Arguments, after_closure, given_to
 from autosync.script.door import Door
 from autosync.script.observing import Observation, ScriptFacts
 from autosync.script.refusals import refuse_arguments, replaced_methods
-from autosync.script.stand_in import BundleReducer
+from autosync.script.stand_in import BundleReducer, refuse_earlier
 from autosync.script.step_meter import StepMeter
 from autosync.script.switching import Switch, chosen_outputs
 from autosync.strategy.bundle import Bundle
@@ -147,6 +148,8 @@ class SwitchingDoor(Door):
         def pre_forward(ddp: Any, *inputs: Any, **options: Any) -> Any:
             if not torch.is_grad_enabled() or not ddp.training:
                 self.meter.disturb()
+            if torch.is_grad_enabled() and ddp is not self.switch.ddp and not self.is_tuned:
+                refuse_earlier(bare_of(ddp.module))
             if not torch.is_grad_enabled() or ddp is not self.switch.ddp:
                 return stock(ddp, *inputs, **options)
             if self.meter.ends_a_step():
@@ -220,12 +223,18 @@ class SwitchingDoor(Door):
 
     def _update_begins(
         self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]
-    ) -> None:
-        if self._trains(optimizer):
-            self._depth += 1
-            if self._observation is not None:
-                given = [one for one in (*arguments[1:], *options.values()) if one is not None]
-                self._observation.update_begins(optimizer, given)
+    ) -> Arguments | None:
+        if not self._trains(optimizer):
+            return None
+        self._depth += 1
+        changed = after_closure(optimizer, arguments, options, lambda: self._observe_update(optimizer, ()))
+        if changed is None:
+            self._observe_update(optimizer, given_to(arguments, options))
+        return changed
+
+    def _observe_update(self, optimizer: torch.optim.Optimizer, given: Sequence[Any]) -> None:
+        if self._observation is not None:
+            self._observation.update_begins(optimizer, given)
 
     def _update_ends(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         # Where a class calls its parent's step, hooks are called twice.

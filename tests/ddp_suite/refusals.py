@@ -164,17 +164,11 @@ REFUSALS: tuple[Refusal, ...] = (
         behaviours=("step_twice",),
     ),
     Refusal(
-        what="calls `step(closure)`",
+        what="calls `step(closure)` of `LBFGS` or of a class outside `torch.optim`, or with other arguments",
         strategies=ENGINES,
         words="closure",
-        reason="updates follow a backward pass, but a closure's passes come during the step",
-        behaviours=(
-            "closure",
-            "closure_after_usual_steps",
-            "closure_that_only_says_the_loss",
-            "by_lbfgs",
-            "step_with_an_argument",
-        ),
+        reason="the engine must know when the gradients of a step are there",
+        behaviours=("by_lbfgs", "step_with_an_argument"),
     ),
     Refusal(
         what="has an optimizer that updates all variables together",

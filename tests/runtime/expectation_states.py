@@ -252,9 +252,22 @@ def sets_a_gradient(script: Script) -> Values:
 
 
 def uses_a_closure(script: Script) -> Values:
+    """Steps whose closures make the passes, after a usual one, and one whose closure only says the loss."""
     script.start()
     script.step()
-    script.optimizer.step(lambda: 0.0)
+    for _ in range(NUM_STEPS):
+
+        def closure() -> Any:
+            script.optimizer.zero_grad()
+            loss = script.loss()
+            loss.backward()
+            return loss
+
+        assert script.optimizer.step(closure) is not None
+    script.optimizer.zero_grad()
+    loss = script.loss()
+    loss.backward()
+    assert script.optimizer.step(lambda: loss) is loss
     return script.values()
 
 

@@ -19,7 +19,7 @@ EXPECTED = {
 }
 _NO_BACKWARD = "OperationError: optimizer.step() was called without a synchronised backward pass before it"
 _UNKNOWN = "OperationError: the model is not parallelized: parallelize(model, optimizer, bundle) comes first"
-# What is refused where every worker's own optimizer updates; DDP makes steps without new gradients, and with closures.
+# What is refused where every worker's own optimizer updates; DDP makes steps without new gradients.
 REFUSALS = {
     "step without backward": "nothing raised",
     "step twice": "nothing raised",
@@ -34,9 +34,7 @@ REFUSALS = {
 REFUSALS_OF_ENGINE = {
     **REFUSALS,
     "step twice": _NO_BACKWARD,
-    "closure": "OperationError: optimizer.step(closure): the engine updates 0.weight under this bundle, and its "
-    "gradient is on its way when step() is called; a closure would compute it anew (closures run where the "
-    "user's optimizer updates, as by preset ddp)",
+    "closure": _NO_BACKWARD,
     "step without sync": _NO_BACKWARD,
 }
 SHARED, OWNED = "all_reduce_per_variable", "sharded"

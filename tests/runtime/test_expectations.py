@@ -108,6 +108,7 @@ SAME: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
         ("clamps_data", "layers", EVERYWHERE),
         ("steps_without_backward", "layers", ENGINES),
         ("sets_a_gradient", "layers", WORKERS),
+        ("uses_a_closure", "layers", EVERYWHERE),
         ("two_at_once", "layers", EVERYWHERE),
         ("again", "everything", WORKERS),
         ("buffers", "normed", EVERYWHERE),
@@ -180,7 +181,6 @@ REFUSED: list[tuple[str, str, tuple[str, ...], str]] = [
     ("zeroes_and_steps", "layers", ENGINES, "OperationError: the gradient of 0.weight was set to zero after backward"),
     ("throws_one_away", "layers", ENGINES, "OperationError: the gradient of 0.weight was thrown away"),
     ("sets_a_gradient", "layers", APART, "OperationError: the gradient of 0.weight was replaced"),
-    ("uses_a_closure", "layers", ENGINES, "OperationError: optimizer.step(closure): the engine updates 0.weight"),
     ("two_kinds", "layers", ENGINES, "OperationError: the optimizer is torch.optim.sgd.SGD; the bundle was made for"),
     (
         "one_of_two_is_given",

@@ -34,13 +34,16 @@ def parameter() -> nn.Parameter:
     return made
 
 
-def watched(*optimizers: torch.optim.Optimizer) -> tuple[Steps, list[str]]:
+def watched(*optimizers: torch.optim.Optimizer, awaits_closures: bool = False) -> tuple[Steps, list[str]]:
     told: list[str] = []
 
     def begins(optimizer: torch.optim.Optimizer, given: tuple[Any, ...]) -> None:
         told.append(f"{type(optimizer).__name__} begins{''.join(f' with {one}' for one in given)}")
 
-    return Steps(optimizers, begins=begins, ends=lambda one: told.append(f"{type(one).__name__} ends")), told
+    def ends(optimizer: torch.optim.Optimizer) -> None:
+        told.append(f"{type(optimizer).__name__} ends")
+
+    return Steps(optimizers, begins=begins, ends=ends, awaits_closures=awaits_closures), told
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, CallsParent, CallsTwice])
@@ -78,6 +81,66 @@ def test_what_a_step_is_called_with_is_told() -> None:
     optimizer.step(float)
     assert told[0] == "SGD begins"
     assert told[2] == "SGD begins with <class 'float'>"
+
+
+def test_a_step_with_a_closure_begins_when_the_closure_has_returned() -> None:
+    optimizer: Any = torch.optim.SGD([parameter()], lr=0.1)
+    _, told = watched(optimizer, awaits_closures=True)
+
+    def closure() -> str:
+        told.append("closure")
+        return "loss"
+
+    assert optimizer.step(closure) == "loss"
+    assert optimizer.step(closure=closure) == "loss"
+    optimizer.step()
+    assert told == ["closure", "SGD begins", "SGD ends"] * 2 + ["SGD begins", "SGD ends"]
+
+
+def test_a_closure_that_fails_makes_no_step() -> None:
+    optimizer: Any = torch.optim.SGD([parameter()], lr=0.1)
+    _, told = watched(optimizer, awaits_closures=True)
+
+    def fails() -> float:
+        raise ValueError("no batch")
+
+    with pytest.raises(ValueError, match="no batch"):
+        optimizer.step(fails)
+    optimizer.step(float)
+    assert told == ["SGD begins", "SGD ends"]
+
+
+def test_other_arguments_and_steps_of_other_classes_are_told_at_once() -> None:
+    torch.optim.SGD([parameter()], lr=0.1)
+    own: Any = CallsParent([parameter()], lr=0.1)
+    _, told = watched(own, awaits_closures=True)
+    own.step(float)
+    assert told[0] == "CallsParent begins with <class 'float'>"
+    several: Any = torch.optim.LBFGS([parameter()], max_iter=2)
+    _, told = watched(several, awaits_closures=True)
+    several.step(lambda: torch.ones(()))
+    assert told[0].startswith("LBFGS begins with <function")
+
+
+def test_hooks_that_come_within_a_closure_are_told_by_the_caller() -> None:
+    optimizer: Any = torch.optim.SGD([parameter()], lr=0.1)
+    made: list[tuple[Steps, list[str]]] = []
+
+    def closure() -> None:
+        made.append(watched(optimizer, awaits_closures=True))
+        made[0][0].closure_has_run(optimizer)
+        made[0][0].closure_has_run(optimizer)
+
+    optimizer.step(closure)
+    ((_, told),) = made
+    assert told == ["SGD begins", "SGD ends"]
+
+
+def test_hooks_that_are_removed_within_a_closure_are_told_nothing() -> None:
+    optimizer: Any = torch.optim.SGD([parameter()], lr=0.1)
+    steps, told = watched(optimizer, awaits_closures=True)
+    optimizer.step(steps.remove)
+    assert told == []
 
 
 def joint() -> tuple[Joint, dict[str, nn.Parameter]]:

@@ -10,8 +10,7 @@ import torch
 FRAMEWORKS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "accelerate": ("with_accelerate", {"clip_norm": 1.0}, ("ddp", "bytescheduler", "byteps")),
     "transformers": ("with_trainer", {"clip_norm": 1.0}, ("ddp", "bytescheduler", "byteps")),
-    # It steps with a closure: where the engine updates, that is refused.
-    "lightning": ("with_lightning", {}, ("ddp", "servers")),
+    "lightning": ("with_lightning", {}, ("ddp", "servers", "bytescheduler")),
 }
 
 

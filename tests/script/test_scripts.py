@@ -16,6 +16,7 @@ SCRIPTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "resumes": {},
     "accumulates": {"models": ({"clip_norm": 1.0},)},
+    "closures": {"models": ({"clip_norm": 1.0},)},
     "mixed_precision": {"models": ({"loss_scaling": True},), "tolerance": 1e-3},
     "sparse": {},
     "gan": {"models": ({}, {"build": "build_critic", "batch": "batch_of_critic"})},

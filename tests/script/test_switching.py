@@ -16,6 +16,7 @@ WAYS = ("bytescheduler", "servers", "ddp", "byteps")
     [
         ("plain", {}, 1e-9),
         ("accumulates", {"clip_norm": 1.0}, 1e-9),
+        ("closures", {"clip_norm": 1.0}, 1e-9),
         ("mixed_precision", {"loss_scaling": True}, 1e-3),
         ("sparse", {}, 1e-9),
         ("unused", {}, 1e-9),
@@ -49,3 +50,9 @@ def test_a_second_model_is_refused(ranks: Any) -> None:
     found = ranks.run_in_turns("gan", ["ddp"], steps_a_turn=1)
     assert found.codes == (1, 1), found.logs
     assert all("wraps a second model in DistributedDataParallel" in log for log in found.logs), found.logs
+
+
+def test_an_earlier_wrapper_of_the_model_is_refused(ranks: Any) -> None:
+    found = ranks.run_in_turns("does", ["ddp"], steps_a_turn=1, arguments=("two_wrappers",))
+    assert found.codes == (1, 1), found.logs
+    assert all("another DistributedDataParallel was put around the same Sequential" in log for log in found.logs)

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_CLOSURE = "optimizer.step(closure): the first forward pass of this"
-_LATE_CLOSURE = "optimizer.step(closure): the engine updates"
 SCRIPTS_FOLDER = Path(__file__).parent / "scripts"
 
 
@@ -46,10 +44,7 @@ def _of_trainer(name: str) -> Script:
     )
 
 
-def _of_lightning(
-    name: str, *, needs: tuple[str, ...], checkpoint: str = "step=12.ckpt", refused: str = _CLOSURE
-) -> Script:
-    """Lightning's Trainer gives closures to its optimizers' steps, which the engine's updates refuse."""
+def _of_lightning(name: str, *, needs: tuple[str, ...], checkpoint: str = "step=12.ckpt") -> Script:
     return Script(
         name=name,
         kind="lightning",
@@ -57,7 +52,6 @@ def _of_lightning(
         weights="last.ckpt",
         checkpoint=checkpoint,
         needs=("lightning", *needs),
-        refused={"bytescheduler": refused},
     )
 
 
@@ -113,8 +107,7 @@ SCRIPTS: tuple[Script, ...] = (
     ),
     _of_lightning("lightning_basic", needs=("torchvision",)),
     _of_lightning("lightning_bf16", needs=("transformers",)),
-    # Its forward passes come before the steps of its optimizers, which have closures that do nothing.
-    _of_lightning("lightning_manual", needs=("timm",), checkpoint="step=24.ckpt", refused=_LATE_CLOSURE),
+    _of_lightning("lightning_manual", needs=("timm",), checkpoint="step=24.ckpt"),
     _of_lightning("lightning_average", needs=("transformers",)),
     Script(
         name="gan",

@@ -106,18 +106,14 @@ class Owned:
         if self._keeper is not None:
             self._keeper.in_step = value
 
-    def refuse_closure(self) -> None:
-        """Refuse a closure, or another argument of `step`, which this session cannot use."""
-        if self._engines:
-            name = next(iter(self._engines))
-            raise OperationError(
-                f"optimizer.step(closure): the engine updates {name} under this bundle, and its gradient is on its way "
-                "when step() is called; a closure would compute it anew (closures run where the user's optimizer "
-                "updates, as by preset ddp)"
-            )
+    def refuse_closure(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse an argument of a step of which it is not known that it is a closure that is called once, and first."""
+        does = "updates what it has synchronised" if self._engines else "averages parameters after each step"
         raise OperationError(
-            "optimizer.step(closure): this bundle averages parameters after a step of one backward pass, and a closure "
-            "makes others (closures run where gradients are averaged, as by preset ddp)"
+            f"optimizer.step(closure) of {type(optimizer).__name__}: under this bundle the engine {does}, and has to "
+            "know when the gradients are there. It knows where a step is that of a class in torch.optim other than "
+            "LBFGS, and is given a closure alone (others run where every worker's own optimizer updates, as by preset "
+            "ddp)"
         )
 
 

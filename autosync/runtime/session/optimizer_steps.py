@@ -3,6 +3,9 @@
 torch puts its hooks around the `step` of each class. If the `step` of a class calls that of its parent, and an
 optimizer of the parent's class was ever made in the process, the hooks run twice, one call within the other. And a step
 that raises an error runs no hooks at its end.
+
+A step may be given a closure, which makes the passes. The steps of torch's own classes call it before they look at
+gradients and state. So for these, a step with a closure is taken to begin when its closure has returned.
 """
 
 from __future__ import annotations
@@ -18,6 +21,9 @@ from autosync.errors import OperationError
 from autosync.runtime.local.joint_optimizer import members_of, owners_of
 from autosync.runtime.local.optimizer_facts import GroupOptions, options_of
 
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""The positional arguments of a step, of which the first is the optimizer, and those with names."""
+
 Begins = Callable[[torch.optim.Optimizer, tuple[Any, ...]], None]
 Ends = Callable[[torch.optim.Optimizer], None]
 
@@ -28,12 +34,21 @@ _AROUND_STEP = torch.optim.Optimizer.profile_hook_step(lambda _: None).__code__
 class Steps:
     """Calls `begins` and `ends` once for each step of any of the optimizers.
 
-    `begins` gets the optimizer and those arguments of its step that are not None.
+    `begins` gets the optimizer and those arguments of its step that are not None, except a closure that has returned.
+    With `awaits_closures`, it is called after such a closure where the class of the optimizer allows it.
     """
 
-    def __init__(self, optimizers: Iterable[torch.optim.Optimizer], *, begins: Begins, ends: Ends) -> None:
+    def __init__(
+        self,
+        optimizers: Iterable[torch.optim.Optimizer],
+        *,
+        begins: Begins,
+        ends: Ends,
+        awaits_closures: bool = False,
+    ) -> None:
         self._begins = begins
         self._ends = ends
+        self._awaits_closures = awaits_closures
         self._depths: dict[int, int] = {}
         self._hooks: list[Any] = []
         for optimizer in optimizers:
@@ -50,15 +65,33 @@ class Steps:
             hook.remove()
         self._hooks.clear()
 
-    def _enter(self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def closure_has_run(self, optimizer: torch.optim.Optimizer) -> None:
+        """Begin the step of an optimizer whose closure has returned, if these hooks were made within the closure."""
+        if self._depths.get(id(optimizer)) == 0:
+            self._depths[id(optimizer)] = 1
+            self._begins(optimizer, ())
+
+    def _enter(
+        self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]
+    ) -> Arguments | None:
         depth = self._depths[id(optimizer)]
         if depth and num_under_way(optimizer) <= 1:
             # An earlier step has failed, and ran no hook at its end.
             depth = 0
         self._depths[id(optimizer)] = depth + 1
-        if not depth:
-            given = (*arguments[1:], *options.values())
-            self._begins(optimizer, tuple(one for one in given if one is not None))
+        if depth:
+            return None
+        if self._awaits_closures:
+            changed = after_closure(optimizer, arguments, options, lambda: self._begin_if_there(optimizer))
+            if changed is not None:
+                return changed
+        self._begins(optimizer, given_to(arguments, options))
+        return None
+
+    def _begin_if_there(self, optimizer: torch.optim.Optimizer) -> None:
+        # Within the closure, another strategy may have taken the place of this one.
+        if self._hooks:
+            self._begins(optimizer, ())
 
     def _leave(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._depths[id(optimizer)] -= 1
@@ -72,7 +105,7 @@ class _LastPreHook:
     The script's own hooks then find the gradients as they are: finished, or sealed.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, hook: Callable[..., None]) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, hook: Callable[..., Arguments | None]) -> None:
         self._optimizer = optimizer
         self._handle = optimizer.register_step_pre_hook(hook)
         register = optimizer.register_step_pre_hook
@@ -90,6 +123,36 @@ class _LastPreHook:
         """Remove the hook."""
         self._handle.remove()
         self._attributes.pop("register_step_pre_hook", None)
+
+
+def given_to(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the arguments of a step, besides the optimizer, that are not None."""
+    return tuple(one for one in (*arguments[1:], *options.values()) if one is not None)
+
+
+def calls_closures_first(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer's step is torch's own, and calls a closure once, before it looks at gradients and state."""
+    return type(optimizer).step.__module__.startswith("torch.optim.") and not isinstance(optimizer, torch.optim.LBFGS)
+
+
+def after_closure(
+    optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], options: dict[str, Any], then: Callable[[], None]
+) -> Arguments | None:
+    """Return the arguments of a step, with a closure that calls `then` at its end in the place of the given one.
+
+    None if no closure is given, or if the step may use it in another way than torch's own classes do.
+    """
+    given = given_to(arguments, options)
+    if len(given) != 1 or not callable(given[0]) or not calls_closures_first(optimizer):
+        return None
+    (closure,) = given
+
+    def followed() -> Any:
+        loss = closure()
+        then()
+        return loss
+
+    return (optimizer, followed), {}
 
 
 def num_under_way(optimizer: torch.optim.Optimizer) -> int:

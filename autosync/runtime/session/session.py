@@ -102,7 +102,8 @@ class Session:
             compute=compute,
             use=self._use,
         )
-        self._hooks = self._make_hooks(unchanged)
+        self._calls = StepCalls(members_of(optimizer), self._variables, self._backward, self._step, unchanged=unchanged)
+        self._hooks = self._make_hooks()
         if buffers is not None:
             buffers.begin(lambda: self._backward.syncs)
         engine.begin()
@@ -118,14 +119,13 @@ class Session:
             gradients=gradients,
         )
 
-    def _make_hooks(self, unchanged: Expected) -> list[Any]:
+    def _make_hooks(self) -> list[Any]:
         model, bundle = self.training.model, self.training.bundle
-        optimizers = members_of(self.training.optimizer)
         hooks: list[Any] = [
             parameter.register_post_accumulate_grad_hook(refuse_gradient(name))  # type: ignore[no-untyped-call]
             for name, parameter in unsynchronised(model, bundle).items()
         ]
-        hooks.append(StepCalls(optimizers, self._variables, self._backward, self._step, unchanged=unchanged))
+        hooks.append(self._calls)
         hooks += when_loaded(model, self._variables.parameters, self._step.reloaded.add)
         if takes_hooks(model):
             hooks.append(model.register_forward_hook(Hook(self._backward.forward_ended)))
@@ -162,6 +162,10 @@ class Session:
     def weigh(self, weight: float) -> None:
         """Weigh this rank's gradients of the next step by its weight among those of all workers."""
         self._weight.measure(weight)
+
+    def closure_has_run(self, optimizer: torch.optim.Optimizer) -> None:
+        """Begin the step of an optimizer whose closure has returned, if the session was made within the closure."""
+        self._calls.closure_has_run(optimizer)
 
     def drain(self) -> None:
         """Wait for all updates under way."""

@@ -34,11 +34,18 @@ class StepCalls:
         self._backward = backward
         self._step = step
         self._unchanged = unchanged
-        self._hooks = Steps(optimizers, begins=self._before, ends=self._after)
+        # Where the step ends with backward, a closure's passes are steps like others.
+        self._hooks = Steps(
+            optimizers, begins=self._before, ends=self._after, awaits_closures=not step.ends_with_backward
+        )
 
     def remove(self) -> None:
         """Remove the hooks."""
         self._hooks.remove()
+
+    def closure_has_run(self, optimizer: torch.optim.Optimizer) -> None:
+        """Begin the step of an optimizer whose closure has returned, if the session was made within the closure."""
+        self._hooks.closure_has_run(optimizer)
 
     def _before(self, stepping: torch.optim.Optimizer, given: tuple[Any, ...]) -> None:
         step = self._step
@@ -48,7 +55,7 @@ class StepCalls:
             self._unchanged.check()
             return
         if given:
-            step.guard.refuse_closure()
+            step.guard.refuse_closure(stepping)
         step.seals.refuse_spoilt()
         if not step.is_synchronised:
             self._synchronise_nothing()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import torch
+
 from autosync.runtime.checkpoints.loading import Loading
 from autosync.runtime.session.training import Training
 
@@ -38,6 +40,9 @@ class Synchronisation(Protocol):
 
     def prepare(self) -> None:
         """Have the next backward pass synchronised, as after a forward pass with `syncs`."""
+
+    def closure_has_run(self, optimizer: torch.optim.Optimizer) -> None:
+        """Begin the step of an optimizer whose closure has returned, if the session was made within the closure."""
 
     def weigh(self, weight: float) -> None:
         """Weigh this rank's gradients of the next step by its weight among those of all workers."""

@@ -79,7 +79,8 @@ class StockSession:
             for name, parameter in unsynchronised(model, bundle).items()
         ]
         self._counted = members_of(optimizer)[0]
-        self._hooks.append(Steps(members_of(optimizer), begins=self._before_step, ends=self._after_step))
+        self._steps = Steps(members_of(optimizer), begins=self._before_step, ends=self._after_step)
+        self._hooks.append(self._steps)
         if buffers is not None:
             buffers.begin(lambda: self.syncs)
 
@@ -99,6 +100,10 @@ class StockSession:
         if self._compute is not None:
             self._compute.backward_ends()
         self._is_local = not synchronised
+
+    def closure_has_run(self, optimizer: torch.optim.Optimizer) -> None:
+        """Begin the step of an optimizer whose closure has returned, if the session was made within the closure."""
+        self._steps.closure_has_run(optimizer)
 
     def _before_step(self, _: torch.optim.Optimizer, given: tuple[Any, ...]) -> None:
         self._expected.check()
