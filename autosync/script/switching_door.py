@@ -55,6 +55,7 @@ class SwitchingDoor(Door):
         self._wanted: Bundle | None = None
         self._model: Callable[[], torch.nn.Module | None] = lambda: None
         self._depth = 0
+        self._is_in_training = True
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
@@ -146,7 +147,7 @@ class SwitchingDoor(Door):
 
     def _before_forward(self, stock: Method) -> Method:
         def pre_forward(ddp: Any, *inputs: Any, **options: Any) -> Any:
-            if not torch.is_grad_enabled() or not ddp.training:
+            if not torch.is_grad_enabled():
                 self.meter.disturb()
             if torch.is_grad_enabled() and ddp is not self.switch.ddp and not self.is_tuned:
                 refuse_earlier(bare_of(ddp.module))
@@ -159,8 +160,10 @@ class SwitchingDoor(Door):
                 if self.switch.bundle is not self._wanted:
                     self._put_anew()
                 self.meter.step_begins()
-                if not ddp.training:
-                    self.meter.disturb()
+                self._is_in_training = ddp.module.training
+            if ddp.module.training != self._is_in_training:
+                # Some of the passes belong to an evaluation.
+                self.meter.disturb()
             if isinstance(ddp.reducer, BundleReducer):
                 ddp.reducer.begin()
             result = stock(ddp, *inputs, **options)

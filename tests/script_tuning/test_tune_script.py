@@ -105,7 +105,7 @@ def _compare(found: Any, expected: Any) -> None:
 
 
 def test_a_script_is_stopped_when_the_bundle_is_written(tmp_path: Path) -> None:
-    tuned = _tune(tmp_path, "--json", "--", str(SCRIPT), str(tmp_path / "out"), "100000", "clips")
+    tuned = _tune(tmp_path, "--json", "--", str(SCRIPT), str(tmp_path / "out"), "100000", "clips", "inner")
     assert tuned.code == 0, tuned.err
     summary = json.loads(tuned.out)
     assert summary == tuned.summary

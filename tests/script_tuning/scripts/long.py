@@ -1,4 +1,4 @@
-"""A usual training of many short steps: `long.py OUT STEPS [adam] [clips] [logs] [closure] [files]`.
+"""A usual training of many short steps: `long.py OUT STEPS [adam] [clips] [logs] [closure] [files] [inner]`.
 
 A pass takes some milliseconds, so that pauses of a busy machine are short beside it. The training evaluates every 20
 steps on all ranks, and the first rank saves a checkpoint every 50. With `files`, a pass takes ten times as long while
@@ -66,7 +66,8 @@ def main() -> None:
             model.eval()
             with torch.no_grad():
                 losses.append(loss_of(held).item())
-            model.train()
+            # Lightning leaves its wrapper as it is, and has the module itself train again.
+            (model.module if "inner" in words else model).train()
         if step % 50 == 49 and rank == 0:
             torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, f"{out}-checkpoint.pt")
     sys.stdout.write(f"trained {num_steps} steps\n")
