@@ -18,8 +18,6 @@ from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import save_model
 from autosync.specs.task_file import is_task
 
-SECONDS_A_NODE = 10.0
-
 
 def examine(
     cluster: ClusterSpec,
@@ -75,21 +73,12 @@ def _with_links(
     matters = timing.exposed >= LEAST_SHARE * timing.step_seconds
     if not (probes and matters):
         return replace(evidence, links=link_rates(cluster), doubt=_unprobed(probes=probes)), cluster
-    from autosync.trials.probe import ProbeSettings, probe
+    from autosync.trials.probe import probe
+    from autosync.trials.probe.request import of_links_alone
 
     progress("measuring the links")
-    # The doctor wants the rates of links and the interfaces in use. The rest would take most of the time.
-    settings = ProbeSettings(
-        num_trips=1,
-        num_batches=1,
-        num_computations=1,
-        curve_bytes=(),
-        num_steps=0,
-        most_loads=0,
-        timeout_seconds=60.0 + SECONDS_A_NODE * len(cluster.nodes),
-    )
     try:
-        probed = probe(cluster, settings=settings)
+        probed = probe(cluster, settings=of_links_alone(len(cluster.nodes)))
     except AutosyncError as error:
         doubt = f"the links could not be measured: {error}"
         return replace(evidence, links=link_rates(cluster), doubt=doubt), cluster

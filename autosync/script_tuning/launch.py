@@ -107,9 +107,9 @@ class ScriptRanks:
         reasons = dict.fromkeys(reason for answer in answers for reason in answer["reasons"])
         return ScriptFacts(model=model, reasons=tuple(reasons)), answers
 
-    def fit(self, model: ModelSpec) -> None:
-        """Have all ranks make plans for this model."""
-        self.ask("fit", {"model": dump_model(model), "cluster": dump_cluster(self._cluster)})
+    def fit(self, model: ModelSpec, cluster: ClusterSpec) -> None:
+        """Have all ranks make plans for this model, and for the cluster as it is known now."""
+        self.ask("fit", {"model": dump_model(model), "cluster": dump_cluster(cluster)})
 
     def end(self) -> None:
         """Have the script end where its next step begins, and wait until all ranks have ended."""

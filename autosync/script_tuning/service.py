@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 from autosync.errors import OperationError
 from autosync.script_tuning.counting import StepFilter
 from autosync.script_tuning.launch import ScriptRanks
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.files import dump_strategy
 from autosync.trials.contestant import Contestant
@@ -56,6 +58,10 @@ class ScriptTrials:
         self._num_watched = _LEAST_WATCHED
         self.num_steps = len(observed[0]["step_seconds"])
         """The steps that the script has made, observed ones included."""
+
+    def fit(self, model: ModelSpec, cluster: ClusterSpec) -> None:
+        """Have all ranks make plans for this model and this cluster from now on."""
+        self._ranks.fit(model, cluster)
 
     def prepare(self, contestant: Contestant) -> None:
         """Take note of a contestant."""

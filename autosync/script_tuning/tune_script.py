@@ -111,7 +111,7 @@ def tune_script(
         began = time.monotonic() - sum(answers[0]["step_seconds"])
         for reason in facts.reasons:
             progress.note(f"only the script's optimizer may update: {reason}")
-        ranks.fit(facts.model)
+        ranks.fit(facts.model, cluster)
         tuner = ScriptTuner(
             command=tuple(command),
             cluster=cluster,
@@ -170,6 +170,7 @@ class _Training:
 
     def _tune_again(self) -> Chosen | None:
         try:
+            self._tuner = self._tuner.with_measured_links()
             result = self._tuner.again(self.tunings[0].tuned, len(self.tunings))
         except AutosyncError as error:
             # The training is worth more than a faster strategy, and the script may just have ended.

@@ -11,6 +11,7 @@ from typing import Any
 
 from autosync import jsonio
 from autosync.script.observing import ScriptFacts
+from autosync.script_tuning.changed_links import with_measured_links
 from autosync.script_tuning.cost import TuningCost
 from autosync.script_tuning.kept_training import Chosen
 from autosync.script_tuning.plan import ScriptPlan
@@ -77,6 +78,12 @@ class ScriptTuner:
             wall_seconds=time.monotonic() - began,
         )
         return ScriptTuning(tuned=_with_cost(tuned, cost, folder, self.command, self.output), cost=cost)
+
+    def with_measured_links(self) -> ScriptTuner:
+        """Measure the links while the script waits; return the tuner for the cluster as it is now."""
+        cluster = with_measured_links(self.cluster, self.progress.note)
+        self.trials.fit(self.facts.model, cluster)
+        return replace(self, cluster=cluster)
 
     def again(self, before: Tuned, number: int) -> ScriptTuning:
         """Tune once more, in a study of its own, beginning with the strategies that were fastest before."""

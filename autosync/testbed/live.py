@@ -91,9 +91,16 @@ class Testbed:
         self._runner.run(link_call(self.layout, self._host(node), up=up))
 
     def set_rates(self, node: str, *, out: float, into: float) -> None:
-        """Give a node's link other rates, in bytes per second, until the testbed is built anew."""
-        for call in rate_calls(self.layout, self._host(node), out=out, into=into):
-            self._runner.run(call)
+        """Give a node's link other rates, in bytes per second, for all present users of the testbed."""
+        with records.locked(self._folders):
+            for call in rate_calls(self.layout, self._host(node), out=out, into=into):
+                self._runner.run(call)
+            host = replace(self._host(node), bandwidth_out=out, bandwidth_in=into)
+            self._hosts[node] = host
+            self.layout = replace(self.layout, hosts=tuple(self._hosts.values()))
+            record = records.read(self._folders, self.layout.key)
+            if record is not None:
+                records.write(self._folders, replace(record, layout=self.layout, has_other_rates=True))
 
     def faults(self) -> tuple[str, ...]:
         """Return the differences from the layout, and the links that are set down."""
@@ -213,6 +220,9 @@ def _reusable(builder: TestbedBuilder, key: str) -> TestbedRecord | None:
     """Return the existing testbed of a key, with its links set up, or None. A damaged testbed is removed."""
     record = records.read(builder.folders, key)
     if record is None:
+        return None
+    if record.has_other_rates and not record.users:
+        builder.remove(key)
         return None
     health = check_health(builder.folders, record.layout)
     if not health.faults:

@@ -45,7 +45,8 @@ class Lease:
 class TestbedRecord:
     """The record of a testbed. It is not whole if the process that built or removed it was killed.
 
-    A testbed that `is_kept` stays until `down`; any other is taken down with its last lease.
+    A testbed that `is_kept` stays until `down`; any other is taken down with its last lease. If it `has_other_rates`
+    than its cluster, it is built anew for its next user after the present ones.
     """
 
     __test__ = False
@@ -54,6 +55,7 @@ class TestbedRecord:
     layout: NetworkLayout
     is_whole: bool = False
     is_kept: bool = False
+    has_other_rates: bool = False
     leases: tuple[Lease, ...] = ()
 
     @property

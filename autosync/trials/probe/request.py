@@ -11,6 +11,9 @@ SETTINGS_KIND = "probe-settings"
 ANSWER_KIND = "probe-answer"
 VERSION = 1
 
+SECONDS_A_NODE = 10.0
+"""The time that a node's links may take, at most."""
+
 StreamKind = Literal["out", "in", "both", "within", "rack_out", "rack_in"]
 LoadPurpose = Literal["screen", "again", "alone", "together"]
 Ways: TypeAlias = tuple[tuple[int, int], ...]
@@ -43,6 +46,19 @@ class ProbeSettings:
     pause_seconds: float = 0.02
     most_loads: int = 100
     timeout_seconds: float = 120.0
+
+
+def of_links_alone(num_nodes: int) -> ProbeSettings:
+    """Return the settings with which a probe measures the rates of links, and nothing else that takes long."""
+    return ProbeSettings(
+        num_trips=1,
+        num_batches=1,
+        num_computations=1,
+        curve_bytes=(),
+        num_steps=0,
+        most_loads=0,
+        timeout_seconds=60.0 + SECONDS_A_NODE * num_nodes,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
