@@ -15,6 +15,7 @@ from autosync.specs.cluster import ClusterSpec, Node, Rack
 _node = partial(Node, bandwidth_out=1e8, bandwidth_in=1e8)
 CLUSTER = ClusterSpec(
     name="c",
+    launcher="testbed",
     nodes=(_node(name="a", host="h0", rack="r"), _node(name="b", host="h1", rack="r"), _node(name="d", host="h2")),
     racks=(Rack(name="r", uplink_out=5e7, uplink_in=5e7),),
 )
