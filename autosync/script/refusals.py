@@ -48,8 +48,8 @@ def replaced_methods() -> Iterator[tuple[str, Callable[..., Any]]]:
 
 def _register_comm_hook(ddp: Any, state: object, hook: Callable[..., Any]) -> None:
     """Accept the hook that averages gradients as DDP without hooks does: every bundle without a codec does that."""
-    averages_all = state is None or state in (ddp.process_group, dist.group.WORLD)
-    if hook is not allreduce_hook or not averages_all:
+    group = dist.group.WORLD if state is None else state
+    if hook is not allreduce_hook or group != ddp.process_group:
         refused("register_comm_hook")()
 
 

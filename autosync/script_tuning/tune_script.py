@@ -170,12 +170,13 @@ class _Training:
 
     def _tune_again(self) -> Chosen | None:
         try:
-            self._tuner = self._tuner.with_measured_links()
-            result = self._tuner.again(self.tunings[0].tuned, len(self.tunings))
+            # From the cluster file each time: a link may have become faster again.
+            tuner = self._tuner.with_measured_links()
+            result = tuner.again(self.tunings[0].tuned, len(self.tunings))
         except AutosyncError as error:
             # The training is worth more than a faster strategy, and the script may just have ended.
             self._tuner.progress.note(f"tuning again has ended without a result: {error}")
             return None
         self.tunings.append(result)
         self._listener.tuned(result)
-        return self._tuner.chosen(result.tuned)
+        return tuner.chosen(result.tuned)

@@ -35,7 +35,7 @@ def _calibration(nodes: dict[str, tuple[float, float]], racks: dict[str, tuple[f
         emulated=False,
         cpu_share=0.1,
         nodes=tuple(
-            NodeCalibration(name=name, rate_out=_about(out), rate_in=_about(into), message_seconds=None)
+            NodeCalibration(name=name, rate_out=_about(out), rate_in=_about(into))
             for name, (out, into) in nodes.items()
         ),
         racks=tuple(
@@ -55,12 +55,12 @@ def test_a_slower_link_is_found_and_told() -> None:
 
 
 def test_nothing_changes_where_all_links_are_as_fast_as_before() -> None:
-    measured = _calibration(dict.fromkeys("abd", (95000000.0, 200000000.0)), {"r": (4.9e7, 4.9e7)})
+    measured = _calibration(dict.fromkeys("abd", (9.5e7, 2e8)), {"r": (4.9e7, 4.9e7)})
     assert with_slower_links(CLUSTER, measured) == (CLUSTER, [])
 
 
 def test_an_earlier_calibration_keeps_the_rest() -> None:
-    before = _calibration(dict.fromkeys("abd", (94000000.0, 94000000.0)), {"r": (4.9e7, 4.9e7)})
+    before = _calibration(dict.fromkeys("abd", (9.4e7, 9.4e7)), {"r": (4.9e7, 4.9e7)})
     costs = tuple(replace(one, message_seconds=_about(1e-4)) for one in before.nodes)
     measured = _calibration({"a": (9.5e7, 4e7), "b": (9.5e7, 9.5e7), "d": (9.5e7, 9.5e7)}, {"r": (4.8e7, 4.8e7)})
     found, _ = with_slower_links(replace(CLUSTER, calibration=replace(before, nodes=costs)), measured)

@@ -107,13 +107,12 @@ class Owned:
             self._keeper.in_step = value
 
     def refuse_closure(self, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse an argument of a step of which it is not known that it is a closure that is called once, and first."""
+        """Refuse arguments of a step, unless they are a closure that is known to be called once, and first."""
         does = "updates what it has synchronised" if self._engines else "averages parameters after each step"
         raise OperationError(
             f"optimizer.step(closure) of {type(optimizer).__name__}: under this bundle the engine {does}, and has to "
-            "know when the gradients are there. It knows where a step is that of a class in torch.optim other than "
-            "LBFGS, and is given a closure alone (others run where every worker's own optimizer updates, as by preset "
-            "ddp)"
+            "know when the gradients are there. It knows for the classes of torch.optim except LBFGS, if a closure is "
+            "the only argument (others run where every worker's own optimizer updates, as by preset ddp)"
         )
 
 
