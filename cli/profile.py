@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Examples:
   autosync profile model.py -o model.yaml
   autosync profile model.py:small_task --device cuda --steps 20 -o small.yaml
-  autosync profile model.py --times computed --rate T4 -o model.yaml
+  autosync profile model.py --times computed --rate T4 --cuts -o model.yaml
   autosync profile model.py --batch-sizes 8,16,32,64 --cuts -o model.yaml"""
 )
 @click.argument("target", metavar="MODEL.py[:NAME]")
@@ -143,6 +143,8 @@ def _cut_lines(model: ModelSpec) -> list[str]:
             f"{len(stages.seconds)} stages: cut before {places}; {sizes} cross; the slowest takes {stages.excess:.0%} "
             "longer than an even one"
         )
+    if timeline.mixes:
+        lines.append(f"stages are not searched: {timeline.mixes}")
     return lines
 
 

@@ -19,9 +19,10 @@ from autosync.script.gradient_uses import GradientUses
 from autosync.specs.model import ModelSpec
 from autosync.specs.profile.assemble import ProfiledStep, ProfileRecords, assemble
 from autosync.specs.profile.clock import clock_of
+from autosync.specs.profile.measured_training import device_name
 from autosync.specs.profile.optimizer import optimizer_notes, optimizer_spec
+from autosync.specs.profile.profiled_steps import known_rows, profiled_step
 from autosync.specs.profile.recorder import Microstep, MicrostepRecorder, structure_of
-from autosync.specs.profile.run import device_name, known_rows, profiled_step
 
 WARMUP_STEPS = 2
 """The steps after the first whose times do not count: DDP rebuilds its buckets in them."""

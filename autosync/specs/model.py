@@ -176,7 +176,7 @@ class Timeline:
     `profiled` is None if times were computed, or measured by a version that did not record their quality. `sizes` has
     the times of the passes with batches of three sizes or more, from small to large, or nothing. `cuts` are the places
     where the forward pass can be cut into stages, and `uncut` is the reason why there is none. Both are empty if no
-    profile has looked for them.
+    profile has looked for them. `mixes` is the reason why microbatches would train another model than their batch.
     """
 
     __pydantic_config__ = STRICT
@@ -191,6 +191,7 @@ class Timeline:
     sizes: tuple[BatchTime, ...] = ()
     cuts: tuple[StageCut, ...] = ()
     uncut: str = ""
+    mixes: str = ""
 
     def __post_init__(self) -> None:
         check_batch_times(self.sizes)

@@ -94,6 +94,8 @@ def undivided_problems(model: ModelSpec, cluster: ClusterSpec) -> Iterator[Probl
     for is_broken, what, rule in of_model:
         if is_broken:
             yield Problem(what=f"stages for a task that {what}", rule=rule, path=("stages",))
+    if model.timeline.mixes:
+        yield Problem(what=f"stages for {model.name}", rule=model.timeline.mixes, path=("stages",))
     if cluster.backend != "gloo":
         rule = "sends between stages need tags: gloo"
         yield Problem(what=f"stages on {cluster.backend}", rule=rule, path=("stages",))

@@ -53,8 +53,12 @@ def model(task: str) -> ModelSpec:
 
 @functools.cache
 def staged_model(task: str) -> ModelSpec:
-    """The profile of a task of `stage_tasks.py`, with its cuts."""
-    return profile(load_task(f"{HERE / 'stage_tasks.py'}:{task}"), steps=1, cuts=True)
+    """The profile of a task of `stage_tasks.py`, with its cuts.
+
+    It does not say whether microbatches mix examples: here the ranks find that out.
+    """
+    spec = profile(load_task(f"{HERE / 'stage_tasks.py'}:{task}"), steps=1, cuts=True)
+    return replace(spec, timeline=replace(spec.timeline, mixes=""))
 
 
 def write_bundle(path: Path, strategy: Strategy, task: str, cluster: ClusterSpec) -> str:

@@ -3,35 +3,31 @@
 The pass is recorded once, in the first step, and refused wherever stages would train something else: parameters on
 ranks that the plan does not give them to, other bytes than the plan's, layers that change buffers, code that depends on
 random numbers of Python. Then the stages run on another microbatch, one after the other on this rank, and must give the
-same loss and gradients as the model itself. The loss of two microbatches must be the mean of theirs.
+same loss and gradients as the model itself. The loss of some microbatches together must be the
+mean of theirs.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from autosync.errors import OperationError
 from autosync.plan.types import Local, Plan, StagePass, Transfer
 from autosync.runtime.stages.stage_program import StageProgram, stage_programs
-from autosync.specs.examples import join_batches
+from autosync.specs.profile.microbatch_losses import is_near, why_changes_mix, why_losses_mix
 from autosync.specs.profile.recorder import structure_of
 from autosync.specs.profile.tape import Tape, record, tensors_of
 from autosync.specs.task import Task
-from autosync.specs.task_file import task_code
 from autosync.specs.task_run import compute_loss
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.stages import holders_of_variables
 
-_MOST_ERROR = 0.05
-_NUM_ROUNDINGS = 4096
-"""Gradients may differ by so many roundings, relative to their norm: stages add them up in another order."""
+_UNDIVIDED = " (a strategy without stages takes the model as it is)"
 
 
 def record_stages(
@@ -55,11 +51,8 @@ def record_stages(
 def _refuse(tape: Tape, bundle: Bundle) -> None:
     if tape.problem:
         raise OperationError(f"the model cannot be cut: {tape.problem}")
-    if tape.changed:
-        raise OperationError(
-            f"a forward pass changes {tape.changed[0]}: layers such as BatchNorm compute over their own microbatch, so "
-            "stages would train another model (a strategy without stages takes it)"
-        )
+    if reason := why_changes_mix(tape.changed):
+        raise OperationError(reason + _UNDIVIDED)
     profiled = [segment.module for segment in bundle.model.timeline.forward]
     if tape.modules != profiled:
         place = next(
@@ -127,79 +120,24 @@ def _compare(task: Task, model: nn.Module, programs: Sequence[StageProgram], mic
     found_loss = _run_all(programs, tensors_of(microbatch))
     found = _taken(parameters)
     total = float(torch.stack([gradient.double().norm() for gradient in wanted.values()]).norm()) if wanted else 0.0
-    if not _is_near(found_loss, loss.detach(), float(loss.detach().double().abs())):
+    if not is_near(found_loss, loss.detach(), float(loss.detach().double().abs())):
         raise OperationError(
             f"the recorded pass computes the loss {float(found_loss):g} where the model computes "
             f"{float(loss.detach()):g}: its code does something else for each batch"
         )
     for name, gradient in wanted.items():
         scale = max(float(gradient.double().norm()), total / 64)
-        if name not in found or not _is_near(found[name], gradient, scale):
+        if name not in found or not is_near(found[name], gradient, scale):
             raise OperationError(
                 f"the recorded pass gives {name} another gradient than the model: a part of it has a backward pass of "
                 "its own, or does something else for each batch"
             )
 
 
-@torch.no_grad()
 def _refuse_mixing(task: Task, model: nn.Module, microbatches: Sequence[Any]) -> None:
-    """Refuse a loss of two microbatches that is not the mean of theirs: its examples do not weigh the same, or mix.
-
-    Dropout is left out. Other random numbers would hide such a loss, so they are refused too.
-    """
-    first, last = microbatches[0], microbatches[-1]
-    with _NoDropout():
-        losses = [_loss(task, model, one) for one in (first, first, last, join_batches([first, last]))]
-    if not torch.equal(losses[0], losses[1]):
-        raise OperationError(
-            f"one microbatch has the loss {float(losses[0]):g} and then {float(losses[1]):g}: the forward pass draws "
-            "random numbers besides dropout, so whether microbatches train the same model cannot be checked (a "
-            "strategy without stages takes it)"
-        )
-    mean, scale = (losses[0] + losses[2]) / 2, losses[0].abs() + losses[2].abs()
-    if not _is_near(losses[3], mean, float(scale)):
-        raise OperationError(
-            f"two microbatches together have the loss {float(losses[3]):g}, and the mean of theirs is {float(mean):g}: "
-            "the loss or a layer mixes examples or weighs them unevenly (BatchNorm, sums, masked means, negatives from "
-            "the batch), so microbatches would train another model"
-        )
-
-
-class _NoDropout(TorchFunctionMode):
-    """While it is on, dropout lets all values through: that of modules, of functions and of attention."""
-
-    def __torch_function__(
-        self, func: Any, _: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        given = dict(kwargs or {})
-        if func in _DROPOUTS:
-            return args[0] if args else given["input"]
-        if func is functional.scaled_dot_product_attention:
-            # The fifth argument is the probability.
-            if len(args) > 4:
-                args = (*args[:4], 0.0, *args[5:])
-            else:
-                given["dropout_p"] = 0.0
-        return func(*args, **given)
-
-
-_DROPOUTS = {
-    functional.dropout,
-    functional.dropout1d,
-    functional.dropout2d,
-    functional.dropout3d,
-    functional.alpha_dropout,
-    functional.feature_alpha_dropout,
-    torch.dropout,
-    torch.feature_dropout,
-    torch.alpha_dropout,
-    torch.feature_alpha_dropout,
-}
-
-
-def _loss(task: Task, model: nn.Module, batch: Any) -> torch.Tensor:
-    with task_code(task, "loss(model, batch)", task.loss):
-        return task.loss(model, batch).detach()
+    """Refuse a loss of several microbatches that is not the mean of theirs."""
+    if reason := why_losses_mix(task, model, microbatches):
+        raise OperationError(reason + _UNDIVIDED)
 
 
 def _taken(parameters: dict[str, nn.Parameter]) -> dict[str, torch.Tensor]:
@@ -207,13 +145,6 @@ def _taken(parameters: dict[str, nn.Parameter]) -> dict[str, torch.Tensor]:
     for one in parameters.values():
         one.grad = None
     return found
-
-
-def _is_near(one: torch.Tensor, other: torch.Tensor, scale: float) -> bool:
-    """Whether two tensors differ by roundings of numbers as large as `scale`."""
-    tolerance = min(_MOST_ERROR, _NUM_ROUNDINGS * torch.finfo(other.dtype).eps)
-    error = float((one.double() - other.double()).norm())
-    return error <= tolerance * scale or (error == 0.0 and scale == 0.0)
 
 
 def _run_all(programs: Sequence[StageProgram], batch: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -70,29 +70,33 @@ def time_sizes(
     model: nn.Module,
     sizes: Sequence[int],
     *,
-    generator: torch.Generator,
-    device: torch.device,
+    draw: Callable[[], Any],
+    place: Callable[[torch.Tensor], torch.Tensor],
     clock: Clock,
     num_rounds: int = NUM_ROUNDS,
+    warm_up_rounds: int = WARM_UP_ROUNDS,
 ) -> tuple[BatchTime, ...]:
-    """Return the median time of a forward and a backward pass with batches of each size."""
+    """Return the median time of a forward and a backward pass with batches of each size.
+
+    `draw` returns a batch of the task's own size, and `place` moves a tensor to where the model is.
+    """
     ordered = sorted(set(sizes))
-    batches = {size: task_run.move(_batch_of(task, size, generator), device) for size in ordered}
+    batches = {size: task_run.map_tensors(_batch_of(size, draw), place) for size in ordered}
     taken: dict[int, list[float]] = {size: [] for size in ordered}
-    for number in range(WARM_UP_ROUNDS + num_rounds):
+    for number in range(warm_up_rounds + num_rounds):
         for size, batch in batches.items():
             model.zero_grad(set_to_none=True)
             start = clock.mark()
             task_run.run_backward(task, task_run.compute_loss(task, model, batch))
             seconds = clock.seconds([start, clock.mark()])[0]
-            if number >= WARM_UP_ROUNDS:
+            if number >= warm_up_rounds:
                 taken[size].append(seconds)
     return tuple(BatchTime(num_examples=size, seconds=statistics.median(taken[size])) for size in ordered)
 
 
-def _batch_of(task: Task, size: int, generator: torch.Generator) -> Any:
+def _batch_of(size: int, draw: Callable[[], Any]) -> Any:
     """Return a batch of so many examples, drawn as the task's batches are."""
-    drawn = [task_run.draw_batch(task, generator)]
+    drawn = [draw()]
     while sum(map(num_examples, drawn)) < size:
-        drawn.append(task_run.draw_batch(task, generator))
+        drawn.append(draw())
     return examples_of(join_batches(drawn), 0, size)

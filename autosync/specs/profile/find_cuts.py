@@ -17,6 +17,7 @@ from torch import nn
 from autosync.errors import TaskError
 from autosync.specs.cuts import StageCut
 from autosync.specs.examples import examples_of, num_examples
+from autosync.specs.profile.microbatch_losses import small_microbatches, why_changes_mix, why_losses_mix
 from autosync.specs.profile.recorder import ModelStructure
 from autosync.specs.profile.tape import Tape, record, tensors_of
 from autosync.specs.task import Task
@@ -24,10 +25,16 @@ from autosync.specs.task_run import compute_loss
 
 
 class FoundCuts(NamedTuple):
-    """The cuts of a model, or the reason why it has none."""
+    """The cuts of a model, or the reason why it has none.
+
+    `mixes` is the reason why microbatches would train another model, if there is one, and `note` says what was not
+    checked.
+    """
 
     cuts: tuple[StageCut, ...] = ()
     uncut: str = ""
+    mixes: str = ""
+    note: str = ""
 
 
 class SmallerBatch(NamedTuple):
@@ -37,6 +44,34 @@ class SmallerBatch(NamedTuple):
     forward: Callable[[], Any]
     num_examples: int
     num_whole: int
+
+
+def cuts_of_task(task: Task, structure: ModelStructure, model: nn.Module, batch: Any) -> FoundCuts:
+    """Return the cuts of a task's model, from a pass over a batch."""
+    if reason := why_no_microbatches(task, batch):
+        return FoundCuts(uncut=reason)
+    smaller = half_batch(task, model, batch)
+    return find_cuts(structure, model, lambda: compute_loss(task, model, batch), batch, smaller=smaller)
+
+
+def with_checked_losses(
+    found: FoundCuts, task: Task, model: nn.Module, batch: Any, draw: Callable[[], Any]
+) -> FoundCuts:
+    """Return the cuts with the reason why microbatches would train another model, if there is one.
+
+    The microbatches come from the batch. If it has a single example, `draw` returns further batches.
+    """
+    if not found.cuts or found.mixes:
+        return found
+    try:
+        return found._replace(mixes=why_losses_mix(task, model, small_microbatches(batch, draw)))
+    except TaskError as error:
+        return _no_microbatches(error)
+
+
+def _no_microbatches(error: TaskError) -> FoundCuts:
+    """Return that a model has no cuts because fewer examples cannot pass it, as when its code has fixed shapes."""
+    return FoundCuts(uncut=f"a microbatch cannot pass: {error.problems[0].what}")
 
 
 def why_no_microbatches(task: Task, batch: Any) -> str:
@@ -80,10 +115,13 @@ def find_cuts(
         return FoundCuts(uncut=f"the pass calls {len(tape.modules)} modules with parameters (two or more)")
     cuts = [_cut(structure, tape, kept, before) for before in range(1, len(tape.modules)) if not tape.is_torn(before)]
     if smaller is not None:
-        less = record(structure, model, smaller.forward, smaller.batch)
+        try:
+            less = record(structure, model, smaller.forward, smaller.batch)
+        except TaskError as error:
+            return _no_microbatches(error)
         if not less.problem and less.modules == tape.modules:
             cuts = _with_fixed(cuts, less, smaller)
-    return FoundCuts(cuts=tuple(cuts))
+    return FoundCuts(cuts=tuple(cuts), mixes=why_changes_mix(tape.changed))
 
 
 class _Kept:
