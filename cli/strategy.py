@@ -124,14 +124,14 @@ Examples:
 @click.option(
     "--microbatches", type=click.IntRange(min=1), metavar="N", help="Parts of the global batch.  [default: the best]"
 )
-@click.option("--schedule", type=click.Choice(("gpipe", "1f1b")), default="1f1b", show_default=True)
+@click.option("--schedule", type=click.Choice(("gpipe", "1f1b", "interleaved")), default="1f1b", show_default=True)
 @click.option(
     "--slack",
     type=click.IntRange(min=0),
     default=4,
     show_default=True,
     metavar="N",
-    help="Microbatches under way beyond what stages work on, to hide sends (1f1b).",
+    help="Microbatches under way beyond what stages work on, to hide sends (not gpipe).",
 )
 @click.option(
     "--stage",

@@ -3,9 +3,10 @@
 The order comes from a small simulation in whole units of time. A rank that is free takes the next backward pass whose
 gradients have come, and otherwise its next forward pass. `gpipe` makes all forward passes first. Under `1f1b`, a rank
 has at most as many microbatches of a stage between their two passes as this stage and those behind it can work on, and
-`slack` more. So the memory that activations take does not grow with the number of microbatches. A forward pass takes
-one unit, a backward pass two; in a stage with n ranks each takes n times as long, because each rank gets every n-th
-microbatch.
+`slack` more. So the memory that activations take does not grow with the number of microbatches. Under `interleaved`,
+each rank has an order of its own (see `interleaving`), and the simulation says when each pass begins. A forward pass
+takes one unit, a backward pass two; in a stage with n ranks each takes n times as long, because each rank gets every
+n-th microbatch.
 
 Operations are added in the order of time. So each comes after the operations that it waits for, and no plan deadlocks:
 the oldest microbatch can always go on.
@@ -18,12 +19,11 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from autosync.plan.builder import Builder
+from autosync.plan.interleaving import Direction, OrderedPass, interleaved_orders
 from autosync.plan.types import BACKWARD_COST, FORWARD_COST, Edge, Local, Region, StagePass, Transfer
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.stages import ModelStage, PipelineSchedule, boundary_cuts, bytes_of_microbatch
-
-Direction = Literal["forward", "backward"]
 
 _FIRST_STAGE_OF_QUEUES = 3
 """Templates use the queues of stages 0 to 2 of a lane."""
@@ -54,6 +54,11 @@ class _Timing:
         self._microbatches = microbatches
         self._schedule = schedule
         self._slack = slack
+        # By rank the passes that are left, the next one last; without fixed orders, nothing.
+        self._orders: dict[int, list[OrderedPass]] = {}
+        if schedule == "interleaved":
+            orders = interleaved_orders(stages, microbatches, slack)
+            self._orders = {rank: order[::-1] for rank, order in orders.items()}
         # By rank its stages, the last one first; by rank and stage the next microbatch of each direction.
         self._stages_of: dict[int, list[int]] = {}
         self._next_forward: dict[tuple[int, int], int] = {}
@@ -63,7 +68,7 @@ class _Timing:
                 self._stages_of.setdefault(rank, []).insert(0, number)
                 self._next_forward[rank, number] = self._next_backward[rank, number] = place
         self._free = dict.fromkeys(self._stages_of, 0)
-        self._came: set[tuple[Direction, int, int]] = {("forward", 0, one) for one in range(microbatches)}
+        self._came: set[OrderedPass] = {("forward", 0, one) for one in range(microbatches)}
 
     def run(self) -> list[TimedPass]:
         found: list[TimedPass] = []
@@ -93,8 +98,11 @@ class _Timing:
         elif direction == "backward" and stage:
             self._came.add(("backward", stage - 1, microbatch))
 
-    def _chosen(self, rank: int) -> tuple[Direction, int, int] | None:
+    def _chosen(self, rank: int) -> OrderedPass | None:
         """Return the pass that a free rank takes: a backward pass if there is one, and of a late stage first."""
+        if self._orders:
+            order = self._orders[rank]
+            return order.pop() if order and order[-1] in self._came else None
         for choose in (self._backward, self._forward):
             for stage in self._stages_of[rank]:
                 chosen = choose(rank, stage)
@@ -102,7 +110,7 @@ class _Timing:
                     return chosen
         return None
 
-    def _backward(self, rank: int, stage: int) -> tuple[Direction, int, int] | None:
+    def _backward(self, rank: int, stage: int) -> OrderedPass | None:
         microbatch = self._next_backward[rank, stage]
         is_filled = self._next_forward[rank, stage] >= self._microbatches
         may_return = is_filled or self._schedule == "1f1b"
@@ -111,7 +119,7 @@ class _Timing:
         self._next_backward[rank, stage] += self._widths[stage]
         return "backward", stage, microbatch
 
-    def _forward(self, rank: int, stage: int) -> tuple[Direction, int, int] | None:
+    def _forward(self, rank: int, stage: int) -> OrderedPass | None:
         microbatch, width = self._next_forward[rank, stage], self._widths[stage]
         num_under_way = (microbatch - self._next_backward[rank, stage]) // width
         if num_under_way >= self._most(stage) or ("forward", stage, microbatch) not in self._came:

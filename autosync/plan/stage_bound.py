@@ -28,7 +28,7 @@ from autosync.plan.bound_terms import Bound, Rates, Term, TermKind, pair_of_node
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.compute_pace import share_factor
 from autosync.specs.model import STATE_ITEM_BYTES, ModelSpec
-from autosync.strategy.dividing.divide import legal_counts
+from autosync.strategy.dividing.microbatch_counts import legal_counts
 from autosync.strategy.stage_rules import why_undivided
 
 

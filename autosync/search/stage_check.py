@@ -15,8 +15,8 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.specs.task import Task
 from autosync.specs.task_file import load_task
-from autosync.strategy.dividing.divide import legal_counts
 from autosync.strategy.dividing.divided import divided_strategy
+from autosync.strategy.dividing.microbatch_counts import legal_counts
 from autosync.strategy.representation import Strategy
 from autosync.strategy.stage_rules import why_undivided
 from autosync.strategy.stages import ModelStage

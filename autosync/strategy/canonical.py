@@ -56,7 +56,7 @@ def canonical(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Str
         strategy,
         name="",
         shares=() if are_even(strategy.shares) else strategy.shares,
-        slack=strategy.slack if strategy.stages and strategy.schedule == "1f1b" else 0,
+        slack=strategy.slack if strategy.stages and strategy.schedule != "gpipe" else 0,
         partitions={name: partitions[name] for name in sorted(partitions)},
         messages=tuple(_renumbered(messages)),
     )

@@ -10,7 +10,7 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.parts import PartName
 from autosync.strategy.representation import Strategy
-from autosync.strategy.stages import ModelStage, boundary_cuts, bytes_of_microbatch, holders_of_variables
+from autosync.strategy.stages import ModelStage, are_in_turn, boundary_cuts, bytes_of_microbatch, holders_of_variables
 
 _ROUTES = ("native", "ring", "tree", "halving_doubling")
 
@@ -24,6 +24,7 @@ def stage_problems(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -
         return
     if strategy.slack < 0:
         yield Problem(what=f"a slack of {strategy.slack}", rule="0 or more microbatches", path=("slack",))
+    yield from _interleaved(strategy)
     broken = [*_places(strategy.stages, model), *_ranks(strategy.stages, cluster)]
     yield from broken
     yield from _unbuilt(strategy, model, cluster)
@@ -63,6 +64,21 @@ def _ranks(stages: Sequence[ModelStage], cluster: ClusterSpec) -> Iterator[Probl
     if idle:
         what = f"rank {', '.join(map(str, idle[:8]))} in no stage"
         yield Problem(what=what, rule="each worker computes a stage", path=("stages",))
+
+
+def _interleaved(strategy: Strategy) -> Iterator[Problem]:
+    if strategy.schedule != "interleaved":
+        return
+    path: Path = ("schedule",)
+    if not are_in_turn(strategy.stages):
+        rule = "the ranks take stages in turn, one rank a stage and several stages a rank"
+        ranks = ", ".join("+".join(map(str, stage.ranks)) for stage in strategy.stages)
+        yield Problem(what=f"interleaved stages on ranks {ranks}", rule=rule, path=path)
+        return
+    num_ranks = len({stage.ranks for stage in strategy.stages})
+    if strategy.microbatches % num_ranks:
+        rule = f"they come in groups of {num_ranks}, one for each rank"
+        yield Problem(what=f"{strategy.microbatches} interleaved microbatches", rule=rule, path=("microbatches",))
 
 
 def _unbuilt(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Iterator[Problem]:

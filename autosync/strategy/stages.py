@@ -6,7 +6,8 @@ compute it. The global batch, which is the task's `batch_size` times the number 
 `microbatches` of equally many examples. In a stage with several ranks, microbatch m goes to the rank at position
 m mod n: these ranks are data-parallel. A rank may have several stages, as the first and the last one, so that a weight
 that both use is on one rank. `schedule` sets the order of forward and backward passes on each rank. Under `1f1b`,
-`slack` lets a rank have so many more microbatches between their two passes; they hide the time that sends take.
+`slack` lets a rank have so many more microbatches between their two passes; they hide the time that sends take. Under
+`interleaved`, the ranks take stages in turn, several each, and `slack` counts as under `1f1b`.
 
 **What it means.** All microbatches go forward and backward before the update (a flush), so a step computes the gradient
 of the mean over the global batch, as without stages. A rank holds the variables that its stages use, and messages go
@@ -28,8 +29,9 @@ from autosync.documents import STRICT
 from autosync.specs.cuts import StageCut
 from autosync.specs.model import ModelSpec
 
-PipelineSchedule: TypeAlias = Literal["gpipe", "1f1b"]
-"""The order of passes: all forward passes first, or one forward pass and one backward pass in turn."""
+PipelineSchedule: TypeAlias = Literal["gpipe", "1f1b", "interleaved"]
+"""The order of passes: all forward passes first, or one forward pass and one backward pass in turn, or the latter with
+several stages a rank."""
 SCHEDULES: tuple[PipelineSchedule, ...] = get_args(PipelineSchedule)
 USUAL_SCHEDULE: PipelineSchedule = "1f1b"
 
@@ -54,6 +56,17 @@ class ModelStage:
     def rank_of(self, microbatch: int) -> int:
         """Return the rank that computes a microbatch in this stage."""
         return self.ranks[microbatch % len(self.ranks)]
+
+
+def are_in_turn(stages: Sequence[ModelStage]) -> bool:
+    """Whether the ranks take stages in turn, one rank a stage and several stages a rank."""
+    ring = [stage.ranks for stage in stages[: len({stage.ranks for stage in stages})]]
+    return (
+        len(ring) < len(stages)
+        and len(stages) % len(ring) == 0
+        and all(len(ranks) == 1 for ranks in ring)
+        and all(stage.ranks == ring[number % len(ring)] for number, stage in enumerate(stages))
+    )
 
 
 def boundary_cuts(stages: Sequence[ModelStage], model: ModelSpec) -> tuple[StageCut, ...]:

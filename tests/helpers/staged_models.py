@@ -78,6 +78,8 @@ def nodes(*devices: int) -> ClusterSpec:
 
 def random_division(rng: random.Random) -> tuple[Strategy, ModelSpec, ClusterSpec]:
     """A legal strategy with stages, for a random chain on a random cluster."""
+    if rng.random() < 0.2:
+        return _random_interleaving(rng)
     num_segments = rng.randint(2, 7)
     tied = []
     if num_segments > 2 and rng.random() < 0.6:
@@ -101,6 +103,21 @@ def random_division(rng: random.Random) -> tuple[Strategy, ModelSpec, ClusterSpe
     num_examples = model.batch_size * num_workers
     counts = [count for count in range(max(widths), num_examples + 1) if num_examples % count == 0]
     strategy = divided_strategy(model, stages, rng.choice(counts), rng.choice(("gpipe", "1f1b")), rng.choice((0, 0, 2)))
+    return strategy, model, nodes(*_placed(num_workers, rng))
+
+
+def _random_interleaving(rng: random.Random) -> tuple[Strategy, ModelSpec, ClusterSpec]:
+    """Two or three ranks take two or three stages each, in turn."""
+    num_workers, per_rank = rng.randint(2, 3), rng.randint(2, 3)
+    num_segments = num_workers * per_rank + rng.randint(0, 3)
+    tied = [(0, num_segments - 1)] if rng.random() < 0.5 else []
+    places = [0, *sorted(rng.sample(range(1, num_segments), num_workers * per_rank - 1))]
+    ring = rng.sample(range(num_workers), num_workers)
+    stages = [ModelStage(before=before, ranks=(ring[n % num_workers],)) for n, before in enumerate(places)]
+    model = chain(num_segments, batch_size=rng.choice((2, 4, 6)), tied=tied)
+    num_examples = model.batch_size * num_workers
+    counts = [count for count in range(num_workers, num_examples + 1, num_workers) if num_examples % count == 0]
+    strategy = divided_strategy(model, stages, rng.choice(counts), "interleaved", rng.choice((0, 0, 2)))
     return strategy, model, nodes(*_placed(num_workers, rng))
 
 

@@ -85,6 +85,31 @@ def test_even_stages_wait_only_at_both_ends(num_stages: int, microbatches: int, 
     assert last + 2 == 3 * (microbatches + num_stages - 1)
 
 
+@given(num_ranks=st.integers(2, 5), per_rank=st.integers(2, 3), groups=st.integers(1, 4), slack=st.integers(0, 6))
+def test_interleaved_stages_wait_for_one_short_stage_a_rank(
+    num_ranks: int, per_rank: int, groups: int, slack: int
+) -> None:
+    stages = [ModelStage(before=n, ranks=(n % num_ranks,)) for n in range(num_ranks * per_rank)]
+    order = order_of_passes(stages, groups * num_ranks, "interleaved", slack)
+    keys = [(one.direction, one.stage, one.microbatch) for one in order]
+    assert len(keys) == len(set(keys)) == 2 * len(stages) * groups * num_ranks
+    end = max(one.begin + (1 if one.direction == "forward" else 2) for one in order)
+    # The bubble has three units of a short stage for each further rank.
+    assert end == 3 * (per_rank * groups * num_ranks + num_ranks - 1)
+    kept: Counter[int] = Counter()
+    for one in order:
+        rank = one.stage % num_ranks
+        kept[rank] += 1 if one.direction == "forward" else -1
+        assert kept[rank] <= 2 * (num_ranks - rank - 1) + (per_rank - 1) * num_ranks + slack + 1
+
+
+def test_interleaved_passes_go_in_groups() -> None:
+    stages = [ModelStage(before=n, ranks=(n % 2,)) for n in range(4)]
+    order = order_of_passes(stages, 4, "interleaved")
+    last = " ".join(f"{one.direction[0]}{one.stage}:{one.microbatch}" for one in order if one.stage % 2 == 1)
+    assert last == ("f1:0 f1:1 f3:0 b3:0 f3:1 b3:1 f1:2 b1:0 f1:3 b1:1 f3:2 b3:2 f3:3 b3:3 b1:2 b1:3")
+
+
 def _plan(seed: int) -> tuple[Plan, object]:
     strategy, model, cluster = random_division(random.Random(seed))
     assert legality.problems(strategy, model, cluster) == []

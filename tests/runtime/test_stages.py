@@ -21,6 +21,8 @@ MORE_ON_TWO: list[Division] = [
     ("convolutions", (0, 1), ((1,), (0,)), 8, "gpipe"),
     ("tied_text", (0, 5), ((0,), (1,)), 4, "1f1b"),
     ("tables", (0, 3), ((1,), (0,)), 8, "1f1b"),
+    ("tied_text", (0, 3, 5, 8), ((0,), (1,), (0,), (1,)), 8, "interleaved"),
+    ("convolutions", (0, 1, 2, 3), ((1,), (0,), (1,), (0,)), 4, "interleaved"),
 ]
 ON_THREE: list[Division] = [
     ("convolutions", (0, 1, 3), ((0,), (1,), (2,)), 6, "1f1b"),

@@ -9,7 +9,7 @@ however they are written.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from autosync.specs.model import ModelSpec
 from autosync.strategy.parts import PartName
 from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.shares import weights_of
+from autosync.strategy.stages import PipelineSchedule
 from autosync.strategy.synchronisers import synchroniser_kinds
 
 Floats = npt.NDArray[np.float64]
@@ -31,6 +32,7 @@ it."""
 FAR = 6.0
 """The distance between strategies with and without stages: the errors of their predictions have other causes."""
 _NUM_OF_STAGES = 5
+_SCHEDULE_PLACES: Mapping[PipelineSchedule, float] = {"gpipe": 0.7, "1f1b": 0.0, "interleaved": -0.7}
 
 _WAYS = tuple(way for kind, synchroniser in synchroniser_kinds().items() for way in synchroniser.ways(kind))
 _WAY_INDEX = {way: index for index, way in enumerate(_WAYS)}
@@ -141,7 +143,7 @@ class Likeness:
             FAR,
             math.log2(len(strategy.stages)) / 2,
             math.log2(strategy.microbatches) / 3,
-            0.7 if strategy.schedule == "gpipe" else 0.0,
+            _SCHEDULE_PLACES[strategy.schedule],
             math.log2(1 + strategy.slack) / 4,
         ]
         return of_step + begins

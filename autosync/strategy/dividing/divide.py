@@ -15,12 +15,13 @@ from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.dividing.divided import divided_strategy
 from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem, StageHost
+from autosync.strategy.dividing.in_turn import interleave
+from autosync.strategy.dividing.microbatch_counts import legal_counts
 from autosync.strategy.dividing.partitioner import FoundDivision, partition
 from autosync.strategy.dividing.wrapped import wrapped
 from autosync.strategy.representation import Strategy
 from autosync.strategy.stages import USUAL_SCHEDULE, ModelStage, PipelineSchedule, bytes_of_microbatch
 
-MOST_MICROBATCHES = 64
 USUAL_SLACK = 4
 """So many more microbatches under way hid most of what sends take, on five hosts at 1 Gbit/s in two racks."""
 
@@ -38,11 +39,14 @@ def divide(
 ) -> Strategy:
     """Return the strategy of the division that the partitioner takes for the fastest.
 
-    Without `microbatches`, all numbers are tried that divide the global batch, up to `MOST_MICROBATCHES`.
+    Without `microbatches`, all numbers are tried that divide the global batch. An interleaved division has stages of
+    about equal compute.
     """
     if not model.timeline.cuts:
         reason = model.timeline.uncut or f"the profile of {model.name} has no cuts"
         raise DoesNotApplyError(reason, rule="stages begin at the profile's cuts", hint="autosync profile --cuts")
+    if schedule == "interleaved":
+        return interleave(model, cluster, microbatches=microbatches, slack=slack)
     counts = legal_counts(model, cluster) if microbatches is None else [microbatches]
     found = [
         (one, count)
@@ -97,12 +101,6 @@ def _divisions(model: ModelSpec, cluster: ClusterSpec, slack: int) -> list[tuple
     around = [(wrapped(problem), count) for _, count, problem in solved[:NUM_WRAPPED]]
     found = [(one, count) for one, count, _ in solved] + [(one, count) for one, count in around if one is not None]
     return sorted(found, key=lambda one: one[0].seconds)
-
-
-def legal_counts(model: ModelSpec, cluster: ClusterSpec) -> list[int]:
-    """Return the numbers of microbatches that divide the global batch, up to `MOST_MICROBATCHES`."""
-    num_examples = model.batch_size * cluster.num_workers
-    return [count for count in range(1, min(num_examples, MOST_MICROBATCHES) + 1) if num_examples % count == 0]
 
 
 def _problems(

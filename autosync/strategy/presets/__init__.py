@@ -40,6 +40,7 @@ PRESETS = Registry(
         "hierarchical": f"{_HERE}.all_reduce:hierarchical",
         "horovod_fusion": f"{_HERE}.horovod:horovod_fusion",
         "int8": f"{_HERE}.lossy:int8",
+        "interleaved_1f1b": f"{_HERE}.pipelines:interleaved_1f1b",
         "local_sgd": f"{_HERE}.stale:local_sgd",
         "p3": f"{_HERE}.p3:p3",
         "parallax": f"{_HERE}.parallax:parallax",

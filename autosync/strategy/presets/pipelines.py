@@ -6,17 +6,17 @@ from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cuts import even_stages
 from autosync.specs.model import ModelSpec
-from autosync.strategy.dividing.divide import legal_counts, proposed_divisions
+from autosync.strategy.dividing.divide import proposed_divisions
 from autosync.strategy.dividing.divided import divided_strategy
+from autosync.strategy.dividing.in_turn import USUAL_STAGES, interleave
+from autosync.strategy.dividing.microbatch_counts import count_for, legal_counts
 from autosync.strategy.presets.options import count_option
 from autosync.strategy.representation import Strategy
 from autosync.strategy.stage_rules import why_undivided
 from autosync.strategy.stages import ModelStage
 
-PIPELINES = ("gpipe", "pipedream_flush")
+PIPELINES = ("gpipe", "interleaved_1f1b", "pipedream_flush")
 """The presets of this module: they need profiles with cuts."""
-
-MICROBATCHES_PER_STAGE = 4
 
 
 def gpipe(model: ModelSpec, cluster: ClusterSpec, *, microbatches: int | None = None) -> Strategy:
@@ -35,12 +35,29 @@ def gpipe(model: ModelSpec, cluster: ClusterSpec, *, microbatches: int | None = 
         what = f"{model.name} has {len(model.timeline.cuts) + 1} layers that can be stages"
         raise DoesNotApplyError(what, rule=f"one for each of {cluster.num_workers} ranks, or more")
     if microbatches is None:
-        counts = legal_counts(model, cluster)
-        wanted = MICROBATCHES_PER_STAGE * cluster.num_workers
-        microbatches = next((count for count in counts if count >= wanted), counts[-1])
+        microbatches = count_for(legal_counts(model, cluster), cluster.num_workers)
     places = [0, *[cut.before for cut in found.cuts]]
     stages = [ModelStage(before=before, ranks=(rank,)) for rank, before in enumerate(places)]
     return divided_strategy(model, stages, count_option("microbatches", microbatches), "gpipe")
+
+
+def interleaved_1f1b(
+    model: ModelSpec, cluster: ClusterSpec, *, stages_per_rank: int = USUAL_STAGES, microbatches: int | None = None
+) -> Strategy:
+    """Several short stages of equal compute on each rank, dealt in turn; forward and backward passes in turn.
+
+    The wait for the first microbatch is so many times shorter, and activations cross so many times as many boundaries.
+    Microbatches come in groups of one for each rank; by default there are four groups or more, as far as the batch
+    allows. Needs a profile with cuts.
+
+    Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC
+    2021, section 2.2 (schedule with interleaved stages).
+    """
+    _need_stages(model, cluster)
+    if microbatches is not None:
+        count_option("microbatches", microbatches)
+    per_rank = count_option("stages_per_rank", stages_per_rank)
+    return interleave(model, cluster, stages_per_rank=per_rank, microbatches=microbatches)
 
 
 def pipedream_flush(model: ModelSpec, cluster: ClusterSpec) -> Strategy:

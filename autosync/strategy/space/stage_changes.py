@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autosync.specs.model import ModelSpec
+from autosync.strategy.dividing.in_turn import stages_in_turn
 from autosync.strategy.dividing.regrouping import regrouped
 from autosync.strategy.representation import Strategy
-from autosync.strategy.stages import SCHEDULES, ModelStage
+from autosync.strategy.stages import SCHEDULES, ModelStage, are_in_turn
 
 MOST_SLACK = 16
 P_NEAR = 0.6
@@ -139,15 +140,27 @@ def change_microbatches(room: StageRoom, strategy: Strategy, rng: random.Random)
 def change_schedule(room: StageRoom, strategy: Strategy, rng: random.Random) -> Strategy | None:
     """Take another order of passes."""
     del room
-    return replace(
-        strategy, name="", schedule=rng.choice([one for one in SCHEDULES if one != strategy.schedule]), slack=0
-    )
+    others = [
+        one for one in SCHEDULES if one != strategy.schedule and (one != "interleaved" or are_in_turn(strategy.stages))
+    ]
+    return replace(strategy, name="", schedule=rng.choice(others), slack=0)
+
+
+def interleave(room: StageRoom, strategy: Strategy, rng: random.Random) -> Strategy | None:
+    """Give each rank of a pipeline two or three short stages of about equal compute, dealt to the ranks in turn."""
+    ring = list(dict.fromkeys(stage.ranks for stage in strategy.stages))
+    if len(ring) < 2 or any(len(ranks) > 1 for ranks in ring):
+        return None
+    stages = stages_in_turn(room.model, [ranks[0] for ranks in ring], rng.choice((2, 3)))
+    if stages is None:
+        return None
+    return _with_stages(room, replace(strategy, schedule="interleaved", slack=0), stages)
 
 
 def change_slack(room: StageRoom, strategy: Strategy, rng: random.Random) -> Strategy | None:
     """Let more or fewer microbatches be under way."""
     del room
-    if strategy.schedule != "1f1b":
+    if strategy.schedule == "gpipe":
         return None
     found = [slack for slack in range(MOST_SLACK + 1) if slack != strategy.slack]
     return replace(strategy, name="", slack=_near(found, strategy.slack, rng))

@@ -17,7 +17,8 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.canonical import canonical
-from autosync.strategy.dividing.divide import legal_counts, proposed_divisions
+from autosync.strategy.dividing.divide import proposed_divisions
+from autosync.strategy.dividing.microbatch_counts import legal_counts
 from autosync.strategy.representation import Strategy
 from autosync.strategy.space import message_changes, part_changes, stage_changes, step_changes
 from autosync.strategy.space.chance import draw_weighted
@@ -42,6 +43,7 @@ STAGE_WEIGHTS: Mapping[_Change, float] = {
     stage_changes.drop_stage: 0.5,
     stage_changes.change_microbatches: 2.0,
     stage_changes.change_schedule: 0.5,
+    stage_changes.interleave: 0.3,
     stage_changes.change_slack: 1.0,
 }
 

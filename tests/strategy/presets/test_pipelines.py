@@ -24,6 +24,18 @@ def test_gpipe_gives_each_rank_a_stage_and_four_microbatches_a_stage() -> None:
         build_preset("gpipe", MODEL, CLUSTER, microbatches=5)
 
 
+def test_interleaving_deals_short_stages_to_the_ranks_in_turn() -> None:
+    found = check_preset("interleaved_1f1b", MODEL, CLUSTER)
+    assert [(one.before, one.ranks) for one in found.stages] == [(n, (n % 3,)) for n in range(6)]
+    assert (found.microbatches, found.schedule, found.slack) == (12, "interleaved", 0)
+    assert check_preset("interleaved_1f1b", MODEL, CLUSTER, microbatches=6).microbatches == 6
+    assert len(check_preset("interleaved_1f1b", chain(9), CLUSTER, stages_per_rank=3).stages) == 9
+    with pytest.raises(InputError, match="groups of 3"):
+        build_preset("interleaved_1f1b", MODEL, CLUSTER, microbatches=8)
+    with pytest.raises(DoesNotApplyError, match="6 layers that can be stages"):
+        build_preset("interleaved_1f1b", MODEL, CLUSTER, stages_per_rank=3)
+
+
 def test_pipedream_chooses_stages_and_makes_passes_in_turn() -> None:
     found = check_preset("pipedream_flush", MODEL, CLUSTER)
     assert len(found.stages) > 1
