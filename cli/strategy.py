@@ -133,6 +133,7 @@ Examples:
     metavar="N",
     help="Microbatches under way beyond what stages work on, to hide sends (not gpipe).",
 )
+@click.option("--recompute", is_flag=True, help="Compute activations again in backward passes: slower, less memory.")
 @click.option(
     "--stage",
     "places",
@@ -151,6 +152,7 @@ def divide(
     microbatches: int | None,
     schedule: PipelineSchedule,
     slack: int,
+    recompute: bool,
     places: tuple[str, ...],
     output: Path | None,
     is_bundle: bool,
@@ -171,10 +173,11 @@ def divide(
         raise click.UsageError("--stage goes with --microbatches")
     model, cluster = model_and_cluster(model_target, cluster_target, cuts=True)
     if stages and microbatches is not None:
-        built = divided_strategy(model, stages, microbatches, schedule, slack)
+        built = divided_strategy(model, stages, microbatches, schedule, slack, recompute=recompute)
         legality.check(built, model, cluster)
     else:
-        built = divided(model, cluster, microbatches=microbatches, schedule=schedule, slack=slack)
+        how: dict[str, Any] = {"schedule": schedule, "slack": slack, "recompute": recompute}
+        built = divided(model, cluster, microbatches=microbatches, **how)
     _write(built, model, cluster, output, is_bundle=is_bundle, as_json=as_json)
 
 

@@ -80,6 +80,7 @@ def _lower(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Plan:
         weighs=model.weighs,
         stages=strategy.stages,
         microbatches=strategy.microbatches,
+        recompute=strategy.recompute,
     )
 
 

@@ -4,9 +4,10 @@ The order comes from a small simulation in whole units of time. A rank that is f
 gradients have come, and otherwise its next forward pass. `gpipe` makes all forward passes first. Under `1f1b`, a rank
 has at most as many microbatches of a stage between their two passes as this stage and those behind it can work on, and
 `slack` more. So the memory that activations take does not grow with the number of microbatches. Under `interleaved`,
-each rank has an order of its own (see `interleaving`), and the simulation says when each pass begins. A forward pass
-takes one unit, a backward pass two; in a stage with n ranks each takes n times as long, because each rank gets every
-n-th microbatch.
+each rank has an order of its own (see `interleaving`), and the simulation says when each pass begins.
+
+A forward pass takes one unit, a backward pass two, or three if it computes activations again. In a stage with n ranks
+each takes n times as long, because each rank gets every n-th microbatch.
 
 Operations are added in the order of time. So each comes after the operations that it waits for, and no plan deadlocks:
 the oldest microbatch can always go on.
@@ -15,7 +16,7 @@ the oldest microbatch can always go on.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from autosync.plan.builder import Builder
@@ -39,16 +40,30 @@ class TimedPass(NamedTuple):
 
 
 def order_of_passes(
-    stages: Sequence[ModelStage], microbatches: int, schedule: PipelineSchedule, slack: int = 0
+    stages: Sequence[ModelStage],
+    microbatches: int,
+    schedule: PipelineSchedule,
+    slack: int = 0,
+    *,
+    recompute: bool = False,
 ) -> list[TimedPass]:
     """Return all passes of a step by the time at which they begin; on each rank they come in this order."""
-    return _Timing(stages, microbatches, schedule, slack).run()
+    return _Timing(stages, microbatches, schedule, slack, recompute=recompute).run()
 
 
 class _Timing:
     """Plays the passes of a step."""
 
-    def __init__(self, stages: Sequence[ModelStage], microbatches: int, schedule: PipelineSchedule, slack: int) -> None:
+    def __init__(
+        self,
+        stages: Sequence[ModelStage],
+        microbatches: int,
+        schedule: PipelineSchedule,
+        slack: int,
+        *,
+        recompute: bool,
+    ) -> None:
+        self._units_of: Mapping[Direction, int] = {"forward": 1, "backward": 3 if recompute else 2}
         self._num_stages = len(stages)
         self._widths = [len(stage.ranks) for stage in stages]
         self._microbatches = microbatches
@@ -88,7 +103,7 @@ class _Timing:
         return found
 
     def _units(self, one: TimedPass) -> int:
-        return self._widths[one.stage] * (1 if one.direction == "forward" else 2)
+        return self._widths[one.stage] * self._units_of[one.direction]
 
     def _arrives(self, direction: str, stage: int, microbatch: int) -> None:
         """Note that a pass is done: the next stage, or the one before, has what it needs."""
@@ -164,7 +179,10 @@ class _Writer:
 
     def write(self) -> None:
         strategy = self._builder.strategy
-        for one in order_of_passes(self._stages, self._microbatches, strategy.schedule, strategy.slack):
+        order = order_of_passes(
+            self._stages, self._microbatches, strategy.schedule, strategy.slack, recompute=strategy.recompute
+        )
+        for one in order:
             self._add(one)
 
     def _add(self, one: TimedPass) -> None:

@@ -232,6 +232,7 @@ class Plan:
 
     `stages` and `microbatches` are those of the strategy. With stages, a rank's gradient is the sum over its
     microbatches, each divided by the number of microbatches, and the ranks' gradients of a variable add up.
+    `recompute`: a backward pass computes the activations of its stage again.
     """
 
     model: str
@@ -251,6 +252,7 @@ class Plan:
     weighs: bool = False
     stages: tuple[ModelStage, ...] = ()
     microbatches: int = 1
+    recompute: bool = False
 
     @property
     def weights(self) -> tuple[float, ...]:

@@ -2,6 +2,7 @@
 
 Every rank builds the whole model, and keeps gradients and state of what its stages train. The forward pass of a
 microbatch holds activations until its backward pass, and the plan's order says how many microbatches are between both.
+If backward passes compute activations again, it holds what has crossed the boundary before its stage.
 In the first step, each rank also runs all stages by itself on one microbatch, with the gradients of the whole model.
 """
 
@@ -11,7 +12,7 @@ import itertools
 
 from autosync.plan.types import Local, Plan, StagePass
 from autosync.specs.model import STATE_ITEM_BYTES, ModelSpec
-from autosync.strategy.stages import holders_of_variables
+from autosync.strategy.stages import boundary_cuts, bytes_of_microbatch, holders_of_variables
 
 
 def stage_rank_bytes(plan: Plan, model: ModelSpec) -> list[float]:
@@ -20,7 +21,7 @@ def stage_rank_bytes(plan: Plan, model: ModelSpec) -> list[float]:
     share = passes[0].num_elements / model.batch_size
     of_stage = [share * num_bytes for num_bytes in _held_bytes(plan, model)]
     trained = _trained_bytes(plan, model)
-    activations = _most_under_way(plan, passes, of_stage)
+    activations = _most_under_way(plan, passes, of_stage, _entering_bytes(plan, model, passes[0].num_elements))
     found = []
     for rank in range(len(plan.ranks)):
         in_a_step = trained[rank] + activations[rank]
@@ -53,12 +54,24 @@ def _trained_bytes(plan: Plan, model: ModelSpec) -> list[float]:
     return found
 
 
-def _most_under_way(plan: Plan, passes: list[Local], of_stage: list[float]) -> list[float]:
+def _entering_bytes(plan: Plan, model: ModelSpec, num_examples: int) -> list[float]:
+    """Return the bytes of a microbatch that cross the boundary before each stage; every rank has the batch itself."""
+    crossing = [bytes_of_microbatch(cut, model, num_examples) for cut in boundary_cuts(plan.stages, model)]
+    return [0.0, *(float(one[0]) if one else 0.0 for one in crossing)]
+
+
+def _most_under_way(plan: Plan, passes: list[Local], of_stage: list[float], entering: list[float]) -> list[float]:
     """Return the most that each rank holds at a time of microbatches between their two passes."""
     now, most = [0.0] * len(plan.ranks), [0.0] * len(plan.ranks)
     for one in passes:
         settings, rank = one.settings, one.groups[0][0]
         assert isinstance(settings, StagePass), "only passes are given"
-        now[rank] += of_stage[settings.stage] * (1 if one.kind == "forward" else -1)
-        most[rank] = max(most[rank], now[rank])
+        kept = (entering if plan.recompute else of_stage)[settings.stage]
+        if one.kind == "forward":
+            now[rank] += kept
+        # A backward pass that computes activations again has all of one microbatch for a while.
+        again = of_stage[settings.stage] if plan.recompute and one.kind == "backward" else 0.0
+        most[rank] = max(most[rank], now[rank] + again)
+        if one.kind == "backward":
+            now[rank] -= kept
     return most

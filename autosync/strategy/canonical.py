@@ -15,7 +15,7 @@ The lowering lowers the canonical form, so strategies with equal ids have equal 
 9.  the name is dropped
 10. weights of trees are divided by their common divisor; `down` is dropped where it equals `up`
 11. shares that are all equal are dropped
-12. a slack without stages, or where all forward passes come first, is dropped
+12. a slack without stages, or where all forward passes come first, is dropped, and so is `recompute` without stages
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ def canonical(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Str
         strategy,
         name="",
         shares=() if are_even(strategy.shares) else strategy.shares,
+        recompute=strategy.recompute and bool(strategy.stages),
         slack=strategy.slack if strategy.stages and strategy.schedule != "gpipe" else 0,
         partitions={name: partitions[name] for name in sorted(partitions)},
         messages=tuple(_renumbered(messages)),

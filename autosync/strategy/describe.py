@@ -96,7 +96,8 @@ def in_words(strategy: Strategy, model: ModelSpec | None = None) -> str:
         clauses.append(f"the ranks compute {shares.in_words(strategy.shares)}")
     if strategy.stages:
         # Who computes what comes first: it decides what else is sent.
-        clauses.insert(0, stages.in_words(strategy.stages, strategy.microbatches, strategy.schedule, strategy.slack))
+        how = strategy.microbatches, strategy.schedule, strategy.slack
+        clauses.insert(0, stages.in_words(strategy.stages, *how, recompute=strategy.recompute))
     return "; ".join(clauses)
 
 

@@ -75,7 +75,7 @@ def _differences(a: Strategy, b: Strategy) -> Iterator[tuple[str, str, Any, Any]
         yield WHOLE_STEP, "overlap", a.overlap, b.overlap
     if a.shares != b.shares:
         yield WHOLE_STEP, "shares", _shares(a), _shares(b)
-    for aspect in ("stages", "microbatches", "schedule", "slack"):
+    for aspect in ("stages", "microbatches", "schedule", "slack", "recompute"):
         one, other = (to_plain(getattr(strategy, aspect)) for strategy in (a, b))
         if one != other:
             yield WHOLE_STEP, aspect, one, other

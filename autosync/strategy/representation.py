@@ -72,7 +72,8 @@ class Strategy:
     `overlap` says how long a transfer may last: until backward returns, or into the next forward pass, until each
     parameter's next use. `shares` has the examples of the global batch that each worker rank computes; empty, all
     ranks compute equally many. `stages` say which ranks compute which layers; empty, each rank computes all of them.
-    With stages, the global batch passes through them in `microbatches`, in the order of the `schedule`, with `slack`.
+    With stages, the global batch passes through them in `microbatches`, in the order of the `schedule`, with `slack`,
+    and `recompute` lets backward passes compute activations again instead of keeping them.
     """
 
     __pydantic_config__ = STRICT
@@ -84,6 +85,7 @@ class Strategy:
     microbatches: int = 1
     schedule: PipelineSchedule = USUAL_SCHEDULE
     slack: int = 0
+    recompute: bool = False
     partitions: Mapping[str, Partition] = field(default_factory=dict)
     messages: tuple[Message, ...]
 

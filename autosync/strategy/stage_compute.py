@@ -13,10 +13,13 @@ from autosync.strategy.representation import Strategy
 from autosync.strategy.stages import ModelStage, holders_of_variables
 
 
-def pass_seconds(stages: Sequence[ModelStage], model: ModelSpec, num_examples: int) -> Mapping[tuple[str, int], float]:
+def pass_seconds(
+    stages: Sequence[ModelStage], model: ModelSpec, num_examples: int, *, recompute: bool
+) -> Mapping[tuple[str, int], float]:
     """Return the seconds of a microbatch's passes through each stage, on a device of speed 1.
 
-    The keys are `forward` or `backward`, and the stage's number.
+    The keys are `forward` or `backward`, and the stage's number. With `recompute`, a backward pass begins with another
+    forward pass.
     """
     factor = share_factor(model, num_examples)
     both = segment_seconds(model.timeline)
@@ -25,7 +28,8 @@ def pass_seconds(stages: Sequence[ModelStage], model: ModelSpec, num_examples: i
     found: dict[tuple[str, int], float] = {}
     for stage, (begin, end) in enumerate(zip(begins, [*begins[1:], len(forward)], strict=True)):
         found["forward", stage] = factor * math.fsum(forward[begin:end])
-        found["backward", stage] = factor * (math.fsum(both[begin:end]) - math.fsum(forward[begin:end]))
+        again = 0.0 if recompute else math.fsum(forward[begin:end])
+        found["backward", stage] = factor * (math.fsum(both[begin:end]) - again)
     return found
 
 
@@ -44,7 +48,7 @@ def strategy_compute_seconds(strategy: Strategy | None, model: ModelSpec, cluste
     if strategy is None or not strategy.stages:
         return compute_seconds(model, cluster, () if strategy is None else strategy.shares)
     num_examples = model.batch_size * cluster.num_workers // strategy.microbatches
-    passes = pass_seconds(strategy.stages, model, num_examples)
+    passes = pass_seconds(strategy.stages, model, num_examples, recompute=strategy.recompute)
     seconds = update_seconds(strategy.stages, model, cluster.num_workers)
     for number, stage in enumerate(strategy.stages):
         for microbatch in range(strategy.microbatches):

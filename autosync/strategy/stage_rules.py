@@ -21,6 +21,9 @@ def stage_problems(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -
         if strategy.microbatches != 1:
             rule = "microbatches pass through stages, and there are none"
             yield Problem(what=f"{strategy.microbatches} microbatches", rule=rule, path=("microbatches",))
+        if strategy.recompute:
+            rule = "the backward passes of stages compute activations again, and there are none"
+            yield Problem(what="recompute: true", rule=rule, path=("recompute",))
         return
     if strategy.slack < 0:
         yield Problem(what=f"a slack of {strategy.slack}", rule="0 or more microbatches", path=("slack",))

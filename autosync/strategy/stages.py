@@ -7,7 +7,8 @@ compute it. The global batch, which is the task's `batch_size` times the number 
 m mod n: these ranks are data-parallel. A rank may have several stages, as the first and the last one, so that a weight
 that both use is on one rank. `schedule` sets the order of forward and backward passes on each rank. Under `1f1b`,
 `slack` lets a rank have so many more microbatches between their two passes; they hide the time that sends take. Under
-`interleaved`, the ranks take stages in turn, several each, and `slack` counts as under `1f1b`.
+`interleaved`, the ranks take stages in turn, several each, and `slack` counts as under `1f1b`. With `recompute`, a rank
+keeps of a microbatch only what has crossed the boundary before its stage; its backward pass computes the rest again.
 
 **What it means.** All microbatches go forward and backward before the update (a flush), so a step computes the gradient
 of the mean over the global batch, as without stages. A rank holds the variables that its stages use, and messages go
@@ -119,11 +120,14 @@ def bytes_of_microbatch(cut: StageCut, model: ModelSpec, num_examples: int) -> t
     return backward + cut.fixed_constant_bytes + constant * num_examples // model.batch_size, backward
 
 
-def in_words(stages: Sequence[ModelStage], microbatches: int, schedule: PipelineSchedule, slack: int) -> str:
+def in_words(
+    stages: Sequence[ModelStage], microbatches: int, schedule: PipelineSchedule, slack: int, *, recompute: bool
+) -> str:
     """Return how the work is divided in a phrase: `the work is divided into 2 stages on ranks 0 and 1-2, …`."""
     ranks = ", ".join("+".join(map(str, stage.ranks)) for stage in stages)
     noun = "stage" if len(stages) == 1 else "stages"
     return (
         f"the work is divided into {len(stages)} {noun} on ranks {ranks}, with {microbatches} microbatches in the "
         f"order {schedule}{f' and {slack} more under way' if slack else ''}"
+        f"{', whose backward passes compute activations again' if recompute else ''}"
     )

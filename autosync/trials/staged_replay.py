@@ -62,9 +62,11 @@ class ReplayedStage:
         self._num_passes = num_passes
         self._num_passed = 0
 
-    def forward(self, batch: Sequence[torch.Tensor], received: Mapping[int, torch.Tensor]) -> PassedMicrobatch:
-        """Take the time of a forward pass."""
-        del batch, received
+    def forward(
+        self, batch: Sequence[torch.Tensor], received: Mapping[int, torch.Tensor], *, keeps: bool
+    ) -> PassedMicrobatch:
+        """Take the time of a forward pass. If it keeps nothing, the seconds of backward passes are longer."""
+        del batch, received, keeps
         self._model.pace.spend(self._seconds[0])
         if self.leaving is None:
             return PassedMicrobatch(loss=torch.zeros(()))
@@ -86,7 +88,7 @@ class ReplayedStage:
 
 def replay_stages(spec: ModelSpec, rank: int, plan: Plan, model: ReplayedModel) -> list[ReplayedStage]:
     """Return the stages of a plan as a rank replays them; `spec` is at the pace of its device."""
-    seconds = pass_seconds(plan.stages, spec, num_examples_of(plan))
+    seconds = pass_seconds(plan.stages, spec, num_examples_of(plan), recompute=plan.recompute)
     uses = stages_of_variables(plan.stages, spec)
     boundaries = [ReplayedBoundary(*planned_bytes(plan, number)) for number in range(len(plan.stages) - 1)]
     counts = [0] * len(plan.stages)

@@ -85,6 +85,12 @@ def test_even_stages_wait_only_at_both_ends(num_stages: int, microbatches: int, 
     assert last + 2 == 3 * (microbatches + num_stages - 1)
 
 
+@given(num_stages=st.integers(1, 5), microbatches=st.integers(1, 16))
+def test_a_backward_pass_that_computes_activations_again_takes_longer(num_stages: int, microbatches: int) -> None:
+    order = order_of_passes(_straight(num_stages), microbatches, "1f1b", recompute=True)
+    assert max(one.begin for one in order) + 3 == 4 * (microbatches + num_stages - 1)
+
+
 @given(num_ranks=st.integers(2, 5), per_rank=st.integers(2, 3), groups=st.integers(1, 4), slack=st.integers(0, 6))
 def test_interleaved_stages_wait_for_one_short_stage_a_rank(
     num_ranks: int, per_rank: int, groups: int, slack: int

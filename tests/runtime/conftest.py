@@ -95,14 +95,17 @@ class Ranks:
         ranks: Sequence[Sequence[int]],
         microbatches: int,
         schedule: str = "1f1b",
+        *,
+        recompute: bool = False,
     ) -> str:
         """The path of a bundle that cuts a task of `stage_tasks.py` before these segments."""
         spec = staged_model(task)
         stages = tuple(
             ModelStage(before=before, ranks=tuple(of_stage)) for before, of_stage in zip(places, ranks, strict=True)
         )
-        strategy = divided_strategy(spec, stages, microbatches, schedule)  # type: ignore[arg-type]
-        path = self.folder / f"{task}-{'-'.join(map(str, places))}-{microbatches}-{schedule}.yaml"
+        strategy = divided_strategy(spec, stages, microbatches, schedule, recompute=recompute)  # type: ignore[arg-type]
+        name = f"{task}-{'-'.join(map(str, places))}-{microbatches}-{schedule}{'-again' if recompute else ''}"
+        path = self.folder / f"{name}.yaml"
         save_bundle(path, bundled(strategy, spec, self.cluster))
         return str(path)
 

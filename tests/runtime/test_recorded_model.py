@@ -109,3 +109,40 @@ def test_random_numbers_besides_dropout_are_refused(staged_spec: Spec) -> None:
 
     with pytest.raises(OperationError, match="random numbers besides dropout"):
         _recorded(spec, replace(task, loss=noisy), [0, 2])
+
+
+def _gradients(
+    programs: list[StageProgram], batch: torch.Tensor, model: nn.Module, *, keeps: bool
+) -> list[torch.Tensor]:
+    """The gradients of all stages, one after the other on this rank."""
+    torch.manual_seed(3)
+    received: dict[int, torch.Tensor] = {}
+    all_passed = []
+    for program in programs:
+        passed = program.forward([batch], received, keeps=keeps)
+        all_passed.append(passed)
+        received = passed.sent
+    gradients: dict[int, torch.Tensor] = {}
+    for program, passed in zip(reversed(programs), reversed(all_passed), strict=True):
+        gradients = program.backward(passed, gradients, scale=1.0)
+    # What is drawn next must not depend on it.
+    found = [torch.rand(2)]
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        found.append(parameter.grad)
+        parameter.grad = None
+    return found
+
+
+def test_activations_that_are_computed_again_have_the_same_dropout(staged_spec: Spec) -> None:
+    spec, task = staged_spec("far_skip"), load_task(f"{TASKS}:far_skip")
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(model(batch), 0.5).square().mean()
+
+    model = task.model()
+    programs = _recorded(spec, replace(task, loss=loss), [0, 2], model=model)
+    batch = task.batch(torch.Generator().manual_seed(2))[: spec.batch_size // 2]
+    kept, again = (_gradients(programs, batch, model, keeps=keeps) for keeps in (True, False))
+    for one, other in zip(kept, again, strict=True):
+        assert torch.equal(one, other)

@@ -34,8 +34,11 @@ ON_THREE: list[Division] = [
 ]
 
 
-def _trained(ranks: Any, divisions: list[Division]) -> list[tuple[str, dict[str, Any]]]:
-    return [("stage_cases:trained", {"name": one[0], "bundle": ranks.staged_bundle(*one)}) for one in divisions]
+def _trained(ranks: Any, divisions: list[Division], *, recompute: bool = False) -> list[tuple[str, dict[str, Any]]]:
+    return [
+        ("stage_cases:trained", {"name": one[0], "bundle": ranks.staged_bundle(*one, recompute=recompute)})
+        for one in divisions
+    ]
 
 
 @pytest.mark.timeout(200)
@@ -68,6 +71,15 @@ def test_two_ranks_train_under_more_divisions(make_ranks: Callable[[str], Any]) 
     ranks = make_ranks("one node")
     for answers in ranks.run(_trained(ranks, MORE_ON_TWO)):
         assert answers == [""] * len(MORE_ON_TWO)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_two_ranks_train_alike_with_activations_that_are_computed_again(make_ranks: Callable[[str], Any]) -> None:
+    ranks = make_ranks("one node")
+    divisions = [*ON_TWO, *MORE_ON_TWO]
+    for answers in ranks.run(_trained(ranks, divisions, recompute=True)):
+        assert answers == [""] * len(divisions)
 
 
 @pytest.mark.slow

@@ -85,5 +85,21 @@ def test_with_stages_activations_under_way_count() -> None:
     assert not memory.fits(lower(divided_strategy(model, stages, 8, "gpipe"), model, small))
 
 
+def test_activations_that_are_computed_again_count_once() -> None:
+    model = chain(4, batch_size=8, sizes=(10, 10, 10))
+    cuts = tuple(replace(cut, held_bytes=1000 * cut.before) for cut in model.timeline.cuts)
+    model = replace(model, timeline=replace(model.timeline, cuts=cuts))
+    stages = [ModelStage(before=0, ranks=(0,)), ModelStage(before=2, ranks=(1,))]
+    kept, again = (
+        _stage_bytes(divided_strategy(model, stages, 4, "gpipe", recompute=recompute), model)
+        for recompute in (False, True)
+    )
+    params, own = model.num_bytes, model.variable("w2").num_bytes + model.variable("w3").num_bytes
+    # Four microbatches of four examples each.
+    assert kept[1] == params + own + 4 * 1000
+    entering = 4 * 10 * 4
+    assert again[1] == max(params + own + 4 * entering + 1000, 2 * params + 2000)
+
+
 def _stage_bytes(strategy: Strategy, model: ModelSpec) -> list[float]:
     return stage_rank_bytes(lower(strategy, model, nodes(1, 1)), model)

@@ -44,7 +44,7 @@ def test_gradients_come_with_the_last_backward_pass() -> None:
     assert first.leaving is not None
     assert (len(first.leaving.forward), len(first.leaving.backward)) == planned_bytes(plan, 0)
     for number in range(4):
-        passed = last.forward([], {})
+        passed = last.forward([], {}, keeps=True)
         assert passed.loss is not None
         sent = last.backward(passed, {}, scale=0.25)
         assert len(sent[0]) == planned_bytes(plan, 0)[1]

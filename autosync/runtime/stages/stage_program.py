@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,12 +18,14 @@ class PassedMicrobatch:
     """What a stage keeps of a microbatch from its forward pass to its backward pass.
 
     `leaves` are the received values whose gradients go back, `ends` the values that are sent on and get gradients.
+    `again` makes the forward pass another time; it is None if this one has kept its activations.
     """
 
     leaves: dict[int, torch.Tensor] = field(default_factory=dict)
     ends: dict[int, torch.Tensor] = field(default_factory=dict)
     sent: dict[int, torch.Tensor] = field(default_factory=dict)
     loss: torch.Tensor | None = None
+    again: Callable[[], PassedMicrobatch] | None = None
 
 
 class StageBoundary(Protocol):
@@ -34,13 +36,18 @@ class StageBoundary(Protocol):
 
 
 class StageWork(Protocol):
-    """The passes of one stage. `arriving` and `leaving` are its boundaries, where it has a stage before or after it."""
+    """The passes of one stage. `arriving` and `leaving` are its boundaries, where it has a stage before or after it.
+
+    A forward pass that keeps no activations is made again by the backward pass.
+    """
 
     @property
     def arriving(self) -> StageBoundary | None: ...
     @property
     def leaving(self) -> StageBoundary | None: ...
-    def forward(self, batch: Sequence[torch.Tensor], received: Mapping[int, torch.Tensor]) -> PassedMicrobatch: ...
+    def forward(
+        self, batch: Sequence[torch.Tensor], received: Mapping[int, torch.Tensor], *, keeps: bool
+    ) -> PassedMicrobatch: ...
     def backward(
         self, passed: PassedMicrobatch, gradients: Mapping[int, torch.Tensor], *, scale: float
     ) -> Mapping[int, torch.Tensor]: ...
@@ -71,8 +78,28 @@ class StageProgram:
             needed |= numbers
         return drops[::-1]
 
-    def forward(self, batch: Sequence[torch.Tensor], received: Mapping[int, torch.Tensor]) -> PassedMicrobatch:
+    def forward(
+        self, batch: Sequence[torch.Tensor], received: Mapping[int, torch.Tensor], *, keeps: bool = True
+    ) -> PassedMicrobatch:
         """Pass a microbatch forward. `batch` has its tensors, `received` what has crossed the boundary before."""
+        if keeps:
+            return self._pass(batch, received)
+        drawn = torch.random.get_rng_state()
+        with torch.no_grad():
+            passed = self._pass(batch, received)
+
+        def again() -> PassedMicrobatch:
+            # Dropout draws the same numbers as before, and what comes later is drawn as without this pass.
+            now = torch.random.get_rng_state()
+            torch.random.set_rng_state(drawn)
+            try:
+                return self._pass(batch, received)
+            finally:
+                torch.random.set_rng_state(now)
+
+        return PassedMicrobatch(sent=passed.sent, loss=passed.loss, again=again)
+
+    def _pass(self, batch: Sequence[torch.Tensor], received: Mapping[int, torch.Tensor]) -> PassedMicrobatch:
         passed = PassedMicrobatch()
         values: dict[int, torch.Tensor] = dict(zip(self._batch, batch, strict=True))
         for number, tensor in received.items():
@@ -97,6 +124,8 @@ class StageProgram:
         self, passed: PassedMicrobatch, gradients: Mapping[int, torch.Tensor], *, scale: float
     ) -> dict[int, torch.Tensor]:
         """Pass a microbatch backward; return the gradients of what was received. The loss is scaled by `scale`."""
+        if passed.again is not None:
+            passed = passed.again()
         if passed.loss is not None:
             torch.autograd.backward((passed.loss,), (torch.full_like(passed.loss, scale),))
         else:

@@ -183,7 +183,9 @@ class StagedSession:
             if boundary is not None:
                 arrived = staying.pop(one.before, {}) if one.before >= 0 else self._arrived(one, boundary)
             if one.is_forward:
-                passed = kept[key] = program.forward(tensors_of(microbatches[one.place.microbatch]), arrived)
+                passed = kept[key] = program.forward(
+                    tensors_of(microbatches[one.place.microbatch]), arrived, keeps=not self._plan.recompute
+                )
                 made: Mapping[int, torch.Tensor] = passed.sent
                 boundary, passed.sent = program.leaving, {}
                 if passed.loss is not None:

@@ -31,7 +31,7 @@ it."""
 
 FAR = 6.0
 """The distance between strategies with and without stages: the errors of their predictions have other causes."""
-_NUM_OF_STAGES = 5
+_NUM_OF_STAGES = 6
 _SCHEDULE_PLACES: Mapping[PipelineSchedule, float] = {"gpipe": 0.7, "1f1b": 0.0, "interleaved": -0.7}
 
 _WAYS = tuple(way for kind, synchroniser in synchroniser_kinds().items() for way in synchroniser.ways(kind))
@@ -145,6 +145,7 @@ class Likeness:
             math.log2(strategy.microbatches) / 3,
             _SCHEDULE_PLACES[strategy.schedule],
             math.log2(1 + strategy.slack) / 4,
+            0.7 if strategy.recompute else 0.0,
         ]
         return of_step + begins
 

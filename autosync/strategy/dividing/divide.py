@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec
@@ -25,6 +26,16 @@ from autosync.strategy.stages import USUAL_SCHEDULE, ModelStage, PipelineSchedul
 USUAL_SLACK = 4
 """So many more microbatches under way hid most of what sends take, on five hosts at 1 Gbit/s in two racks."""
 
+
+class UnderWay(NamedTuple):
+    """What ranks hold of microbatches between their two passes: of how many more, and whether it is computed again."""
+
+    slack: int = USUAL_SLACK
+    recompute: bool = False
+
+
+USUAL_WAYS = (UnderWay(), UnderWay(0), UnderWay(recompute=True), UnderWay(0, recompute=True))
+"""From the fastest, which needs the most memory, to the one that needs the least."""
 NUM_WRAPPED = 3
 """The numbers of microbatches for which proposals have the first and the last stage on one rank; that takes longer."""
 
@@ -36,6 +47,7 @@ def divide(
     microbatches: int | None = None,
     schedule: PipelineSchedule = USUAL_SCHEDULE,
     slack: int = USUAL_SLACK,
+    recompute: bool = False,
 ) -> Strategy:
     """Return the strategy of the division that the partitioner takes for the fastest.
 
@@ -46,11 +58,11 @@ def divide(
         reason = model.timeline.uncut or f"the profile of {model.name} has no cuts"
         raise DoesNotApplyError(reason, rule="stages begin at the profile's cuts", hint="autosync profile --cuts")
     if schedule == "interleaved":
-        return interleave(model, cluster, microbatches=microbatches, slack=slack)
+        return interleave(model, cluster, microbatches=microbatches, slack=slack, recompute=recompute)
     counts = legal_counts(model, cluster) if microbatches is None else [microbatches]
     found = [
         (one, count)
-        for count, problem in _problems(model, cluster, counts, slack)
+        for count, problem in _problems(model, cluster, counts, UnderWay(slack, recompute))
         for one in (partition(problem), wrapped(problem))
         if one is not None
     ]
@@ -58,27 +70,29 @@ def divide(
         what = f"{model.name} cannot be divided over {cluster.name}"
         wanted = "" if microbatches is None else f" with {microbatches} microbatches"
         raise DoesNotApplyError(
-            what + wanted, rule="microbatches divide the global batch, and stages fit into the nodes' memory"
+            what + wanted,
+            rule="microbatches divide the global batch, and stages fit into the nodes' memory",
+            hint="" if recompute else "less memory: --slack 0, or --recompute",
         )
     division, count = min(found, key=lambda one: one[0].seconds)
-    strategy = divided_strategy(model, _stages(model, division.stages), count, schedule, slack)
+    stages = _stages(model, division.stages)
+    strategy = divided_strategy(model, stages, count, schedule, slack, recompute=recompute)
     legality.check(strategy, model, cluster)
     return strategy
 
 
 def proposed_divisions(
-    model: ModelSpec, cluster: ClusterSpec, *, most: int, slacks: Sequence[int] = (USUAL_SLACK, 0)
+    model: ModelSpec, cluster: ClusterSpec, *, most: int, ways: Sequence[UnderWay] = USUAL_WAYS
 ) -> list[Strategy]:
     """Return the divisions into two stages or more that the partitioner takes for the fastest, the fastest first.
 
     They differ in their stages, ranks or microbatches. The best of them comes in all schedules and with other slacks.
-    They have the first of some `slacks` with which any fits into memory: more microbatches under way need more.
+    They have the first of some `ways` with which any fits into memory.
     """
-    slack, found = next(
-        ((one, found) for one in slacks if (found := _divisions(model, cluster, one))), (slacks[-1], [])
-    )
+    way, found = next(((one, found) for one in ways if (found := _divisions(model, cluster, one))), (ways[-1], []))
     best = [
-        divided_strategy(model, _stages(model, one.stages), count, USUAL_SCHEDULE, slack) for one, count in found[:most]
+        divided_strategy(model, _stages(model, one.stages), count, USUAL_SCHEDULE, way.slack, recompute=way.recompute)
+        for one, count in found[:most]
     ]
     if len(best) > 1:
         first = best[0]
@@ -90,11 +104,11 @@ def proposed_divisions(
     return [one for one in best if not legality.problems(one, model, cluster)][:most]
 
 
-def _divisions(model: ModelSpec, cluster: ClusterSpec, slack: int) -> list[tuple[FoundDivision, int]]:
+def _divisions(model: ModelSpec, cluster: ClusterSpec, way: UnderWay) -> list[tuple[FoundDivision, int]]:
     """Return divisions into two stages or more with their numbers of microbatches, the fastest first."""
     solved = [
         (division, count, problem)
-        for count, problem in _problems(model, cluster, legal_counts(model, cluster), slack)
+        for count, problem in _problems(model, cluster, legal_counts(model, cluster), way)
         if (division := partition(problem, divides=True)) is not None
     ]
     solved.sort(key=lambda one: one[0].seconds)
@@ -104,10 +118,10 @@ def _divisions(model: ModelSpec, cluster: ClusterSpec, slack: int) -> list[tuple
 
 
 def _problems(
-    model: ModelSpec, cluster: ClusterSpec, counts: Iterable[int], slack: int
+    model: ModelSpec, cluster: ClusterSpec, counts: Iterable[int], way: UnderWay
 ) -> Iterator[tuple[int, DivisionProblem]]:
     for count in counts:
-        problem = problem_of(model, cluster, count, slack=slack)
+        problem = problem_of(model, cluster, count, way)
         if problem is not None:
             yield count, problem
 
@@ -118,7 +132,7 @@ def _stages(model: ModelSpec, stages: tuple[BlockStage, ...]) -> list[ModelStage
 
 
 def problem_of(
-    model: ModelSpec, cluster: ClusterSpec, microbatches: int, *, slack: int = USUAL_SLACK
+    model: ModelSpec, cluster: ClusterSpec, microbatches: int, way: UnderWay = USUAL_WAYS[0]
 ) -> DivisionProblem | None:
     """Return the problem's numbers; None if the microbatches do not divide the global batch and its bytes."""
     num_examples, rest = divmod(model.batch_size * cluster.num_workers, microbatches)
@@ -130,6 +144,8 @@ def problem_of(
     begins = [0, *ends[:-1]]
     factor = share_factor(model, num_examples)
     seconds = segment_seconds(model.timeline)
+    if way.recompute:
+        seconds = [both + one.seconds for both, one in zip(seconds, model.timeline.forward, strict=True)]
     weights = _weights(model)
     held = [0, *[cut.held_bytes for cut in model.timeline.cuts]]
     held.append(held[-1])
@@ -143,7 +159,8 @@ def problem_of(
         hosts=tuple(_hosts(cluster)),
         uplinks=(*_uplinks(cluster), math.inf),
         microbatches=microbatches,
-        slack=slack,
+        slack=way.slack,
+        recompute=way.recompute,
         # Every rank builds the whole model.
         fixed_bytes=float(model.num_bytes),
         state_factor=1.0 + model.optimizer.state_slots,

@@ -18,6 +18,8 @@ def divided_strategy(
     microbatches: int,
     schedule: PipelineSchedule = USUAL_SCHEDULE,
     slack: int = 0,
+    *,
+    recompute: bool = False,
 ) -> Strategy:
     """Return a strategy with these stages, whose ranks all-reduce their gradients in buckets."""
     holders = holders_of_variables(stages, model)
@@ -33,5 +35,10 @@ def divided_strategy(
         for bucket in of_ranks
     ]
     return Strategy(
-        stages=tuple(stages), microbatches=microbatches, schedule=schedule, slack=slack, messages=tuple(messages)
+        stages=tuple(stages),
+        microbatches=microbatches,
+        schedule=schedule,
+        slack=slack,
+        recompute=recompute,
+        messages=tuple(messages),
     )

@@ -53,10 +53,10 @@ class DivisionProblem:
 
     `seconds` is forward and backward compute of each block on a host of speed 1, `weight_bytes` its parameters, and
     `held_bytes` what it keeps until its backward pass. `forward_bytes` and `backward_bytes` cross the boundary behind a
-    block. `uplinks` are the rates of racks. A host also keeps `fixed_bytes`, and `state_factor` bytes for each byte of
-    the parameters that it trains. `tied_bytes` is the weight that the first and the last block share. `entering` and
-    `leaving` cross the outer ends, forward and backward, if other hosts compute what is beyond them; these add
-    `least_rest` for all other microbatches.
+    block. With `recompute`, a stage keeps what enters it instead. `uplinks` are the rates of racks. A host also keeps
+    `fixed_bytes`, and `state_factor` bytes for each byte of the parameters that it trains. `tied_bytes` is the weight
+    that the first and the last block share. `entering` and `leaving` cross the outer ends, forward and backward, if
+    other hosts compute what is beyond them; these add `least_rest` for all other microbatches.
     """
 
     seconds: tuple[float, ...]
@@ -68,6 +68,7 @@ class DivisionProblem:
     uplinks: tuple[float, ...]
     microbatches: int
     slack: int = 0
+    recompute: bool = False
     fixed_bytes: float = 0.0
     state_factor: float = 0.0
     tied_bytes: float = 0.0
@@ -127,8 +128,13 @@ class DivisionProblem:
         under_way = min(-(-(count + num_behind) // count) + self.slack, -(-self.microbatches // count))
         weights = math.fsum(self.weight_bytes[stage.begin : stage.end])
         held = math.fsum(self.held_bytes[stage.begin : stage.end])
-        needed = self.fixed_bytes + self.state_factor * weights + under_way * held
+        needed = self.fixed_bytes + self.state_factor * weights
+        needed += self.kept_bytes(under_way, held, self.crossing(stage.begin)[0])
         return needed <= min(self.hosts[host].memory for host in stage.hosts)
+
+    def kept_bytes(self, under_way: int, held: float, entering: float) -> float:
+        """Return what a host keeps of microbatches that are under way; of one, a backward pass needs all."""
+        return under_way * entering + held if self.recompute else under_way * held
 
     def time_of(self, stages: Sequence[BlockStage]) -> float:
         """Return the time of a step; infinite if a stage does not fit, or has more hosts than microbatches."""

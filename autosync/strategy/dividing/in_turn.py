@@ -34,6 +34,7 @@ def interleave(
     stages_per_rank: int = USUAL_STAGES,
     microbatches: int | None = None,
     slack: int = 0,
+    recompute: bool = False,
 ) -> Strategy:
     """Return the interleaved pipeline over all workers.
 
@@ -52,6 +53,6 @@ def interleave(
                 rule=f"microbatches come in groups of {num_ranks}, one for each rank",
             )
         microbatches = count_for(counts, num_ranks)
-    strategy = divided_strategy(model, stages, microbatches, "interleaved", slack)
+    strategy = divided_strategy(model, stages, microbatches, "interleaved", slack, recompute=recompute)
     legality.check(strategy, model, cluster)
     return strategy

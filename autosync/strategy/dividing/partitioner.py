@@ -212,7 +212,11 @@ class _Programme:
         count = len(mixture.hosts)
         under_way = min(-(-(count + num_behind) // count) + problem.slack, -(-problem.microbatches // count))
         needed = problem.fixed_bytes + problem.state_factor * _runs(problem.weight_bytes)
-        return np.asarray(needed + under_way * _runs(problem.held_bytes) > memory)
+        kept = under_way * _runs(problem.held_bytes)
+        if problem.recompute:
+            entering = np.array([problem.crossing(boundary)[0] for boundary in range(problem.num_blocks + 1)])
+            kept = under_way * entering[:, None] + _runs(problem.held_bytes)
+        return np.asarray(needed + kept > memory)
 
     def _below(self, limits: Sequence[float]) -> FoundDivision | None:
         """Return the best division of which no stage adds more than a limit, over all limits."""

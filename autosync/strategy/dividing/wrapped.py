@@ -51,7 +51,8 @@ def _around(problem: DivisionProblem, host: int, first: int, last: int) -> Found
     weights = math.fsum(problem.weight_bytes[:first]) + math.fsum(problem.weight_bytes[last:])
     held = math.fsum(problem.held_bytes[:first]) + math.fsum(problem.held_bytes[last:])
     under_way = min(len(problem.hosts) + problem.slack, problem.microbatches)
-    if problem.fixed_bytes + problem.state_factor * weights + under_way * held > there.memory:
+    kept = problem.kept_bytes(under_way, held, forth_in)
+    if problem.fixed_bytes + problem.state_factor * weights + kept > there.memory:
         return None
     inner = partition(
         replace(

@@ -6,7 +6,7 @@ from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cuts import even_stages
 from autosync.specs.model import ModelSpec
-from autosync.strategy.dividing.divide import proposed_divisions
+from autosync.strategy.dividing.divide import UnderWay, proposed_divisions
 from autosync.strategy.dividing.divided import divided_strategy
 from autosync.strategy.dividing.in_turn import USUAL_STAGES, interleave
 from autosync.strategy.dividing.microbatch_counts import count_for, legal_counts
@@ -19,12 +19,14 @@ PIPELINES = ("gpipe", "interleaved_1f1b", "pipedream_flush")
 """The presets of this module: they need profiles with cuts."""
 
 
-def gpipe(model: ModelSpec, cluster: ClusterSpec, *, microbatches: int | None = None) -> Strategy:
+def gpipe(
+    model: ModelSpec, cluster: ClusterSpec, *, microbatches: int | None = None, recompute: bool = False
+) -> Strategy:
     """A stage of equal compute for each rank; all microbatches go forward before the first goes backward, as in GPipe.
 
     Of all stages whose slowest takes least, those are taken over whose boundaries the fewest bytes go. By default there
-    are four microbatches or more for each stage, as far as the batch allows. The original recomputes activations in the
-    backward pass; here they are kept. Needs a profile with cuts.
+    are four microbatches or more for each stage, as far as the batch allows. The original computes activations again in
+    the backward pass; here that is an option. Needs a profile with cuts.
 
     Source: Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism", NeurIPS 2019,
     section 2.2 (partitions of about equal cost) and 2.3 (the bubble is negligible from 4 microbatches a partition on).
@@ -38,7 +40,7 @@ def gpipe(model: ModelSpec, cluster: ClusterSpec, *, microbatches: int | None = 
         microbatches = count_for(legal_counts(model, cluster), cluster.num_workers)
     places = [0, *[cut.before for cut in found.cuts]]
     stages = [ModelStage(before=before, ranks=(rank,)) for rank, before in enumerate(places)]
-    return divided_strategy(model, stages, count_option("microbatches", microbatches), "gpipe")
+    return divided_strategy(model, stages, count_option("microbatches", microbatches), "gpipe", recompute=recompute)
 
 
 def interleaved_1f1b(
@@ -72,7 +74,7 @@ def pipedream_flush(model: ModelSpec, cluster: ClusterSpec) -> Strategy:
     There, hosts are alike, and the planner's stages all have equally many ranks.
     """
     _need_stages(model, cluster)
-    found = proposed_divisions(model, cluster, most=1, slacks=(0,))
+    found = proposed_divisions(model, cluster, most=1, ways=(UnderWay(0),))
     if not found:
         what = f"{model.name} cannot be divided over {cluster.name}"
         raise DoesNotApplyError(what, rule="stages fit into the nodes' memory, and microbatches divide the batch")

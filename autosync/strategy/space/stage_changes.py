@@ -20,11 +20,15 @@ P_NEAR = 0.6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRoom:
-    """The values of a space's stages: the forward segments before which they may begin, and numbers of microbatches."""
+    """The values of a space's stages: the forward segments before which they may begin, and numbers of microbatches.
+
+    `is_memory_stated`: the cluster file states a node's memory.
+    """
 
     model: ModelSpec
     cuts: Sequence[int]
     counts: Sequence[int]
+    is_memory_stated: bool
 
 
 def move_cut(room: StageRoom, strategy: Strategy, rng: random.Random) -> Strategy | None:
@@ -164,6 +168,12 @@ def change_slack(room: StageRoom, strategy: Strategy, rng: random.Random) -> Str
         return None
     found = [slack for slack in range(MOST_SLACK + 1) if slack != strategy.slack]
     return replace(strategy, name="", slack=_near(found, strategy.slack, rng))
+
+
+def change_recompute(room: StageRoom, strategy: Strategy, rng: random.Random) -> Strategy | None:
+    """Keep activations, or compute them again, which pays only where memory is scarce."""
+    del rng
+    return replace(strategy, name="", recompute=not strategy.recompute) if room.is_memory_stated else None
 
 
 def _with_stages(room: StageRoom, strategy: Strategy, stages: Sequence[ModelStage]) -> Strategy:

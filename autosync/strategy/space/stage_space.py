@@ -45,6 +45,7 @@ STAGE_WEIGHTS: Mapping[_Change, float] = {
     stage_changes.change_schedule: 0.5,
     stage_changes.interleave: 0.3,
     stage_changes.change_slack: 1.0,
+    stage_changes.change_recompute: 0.5,
 }
 
 _MessageChange = Callable[[Room, Strategy, random.Random], Strategy | None]
@@ -74,6 +75,7 @@ class StageSpace:
             model=model,
             cuts=tuple(cut.before for cut in model.timeline.cuts),
             counts=tuple(legal_counts(model, cluster)),
+            is_memory_stated=any(node.memory_bytes is not None for node in cluster.nodes),
         )
 
     @functools.cached_property
@@ -123,6 +125,7 @@ class StageSpace:
             microbatches=rng.choice((first, second)).microbatches,
             schedule=rng.choice((first, second)).schedule,
             slack=rng.choice((first, second)).slack,
+            recompute=rng.choice((first, second)).recompute,
         )
         is_legal = not legality.problems(child, self._model, self._cluster)
         return child if is_legal else self.mutate(first, rng)

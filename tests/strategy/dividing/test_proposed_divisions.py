@@ -39,6 +39,18 @@ def test_proposals_fit_into_memory_or_there_are_none() -> None:
     assert proposed_divisions(MODEL, tiny, most=4) == []
 
 
+def test_activations_are_computed_again_where_memory_is_too_small_to_keep_them() -> None:
+    held = tuple(replace(cut, held_bytes=40_000 * cut.before) for cut in MODEL.timeline.cuts)
+    model = replace(MODEL, timeline=replace(MODEL.timeline, cuts=held))
+
+    def proposed(memory_bytes: int) -> set[bool]:
+        nodes = tuple(replace(node, memory_bytes=memory_bytes) for node in CLUSTER.nodes)
+        return {one.recompute for one in proposed_divisions(model, replace(CLUSTER, nodes=nodes), most=4)}
+
+    assert proposed(10**9) == {False}
+    assert proposed(60_000) == {True}
+
+
 def test_messages_follow_the_ranks_that_hold_their_parts() -> None:
     first = proposed_divisions(MODEL, CLUSTER, most=1)[0]
     stages = (ModelStage(before=0, ranks=(0, 1)), ModelStage(before=3, ranks=(2, 3)))

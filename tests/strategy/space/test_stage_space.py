@@ -64,7 +64,8 @@ def test_every_aspect_changes_sooner_or_later() -> None:
 
 def test_the_ranks_of_a_message_hold_all_its_parts_after_a_move() -> None:
     assert SPACE.stages is not None
-    room = StageRoom(model=MODEL, cuts=tuple(cut.before for cut in MODEL.timeline.cuts), counts=(4, 8))
+    cuts = tuple(cut.before for cut in MODEL.timeline.cuts)
+    room = StageRoom(model=MODEL, cuts=cuts, counts=(4, 8), is_memory_stated=False)
     rng = random.Random(2)
     one = SPACE.stages.proposals[0]
     for change in (split_stage, move_rank, join_stages, drop_stage) * 20:
@@ -75,6 +76,19 @@ def test_the_ranks_of_a_message_hold_all_its_parts_after_a_move() -> None:
         for message in changed.messages:
             assert len({holders[part] for part in message.parts}) == 1
         one = changed
+
+
+def test_activations_are_computed_again_only_where_memory_is_stated() -> None:
+    stated = replace(CLUSTER, nodes=tuple(replace(node, memory_bytes=10**9) for node in CLUSTER.nodes))
+    for cluster, expected in ((CLUSTER, {False}), (stated, {False, True})):
+        space = Space(model=MODEL, cluster=cluster)
+        assert space.stages is not None
+        rng = random.Random(1)
+        one, seen = space.stages.proposals[0], set()
+        for _ in range(200):
+            one = space.stages.mutate(one, rng)
+            seen.add(one.recompute)
+        assert seen == expected
 
 
 @pytest.mark.parametrize(
