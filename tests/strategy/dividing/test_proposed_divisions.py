@@ -44,11 +44,12 @@ def test_activations_are_computed_again_where_memory_is_too_small_to_keep_them()
     model = replace(MODEL, timeline=replace(MODEL.timeline, cuts=held))
 
     def proposed(memory_bytes: int) -> set[bool]:
-        nodes = tuple(replace(node, memory_bytes=memory_bytes) for node in CLUSTER.nodes)
+        nodes = tuple(replace(node, memory_bytes=memory_bytes * node.devices) for node in CLUSTER.nodes)
         return {one.recompute for one in proposed_divisions(model, replace(CLUSTER, nodes=nodes), most=4)}
 
     assert proposed(10**9) == {False}
-    assert proposed(60_000) == {True}
+    # The first of four stages keeps four microbatches of a layer, of 5000 bytes each, or works on one of two layers.
+    assert proposed(15_000) == {True}
 
 
 def test_messages_follow_the_ranks_that_hold_their_parts() -> None:
