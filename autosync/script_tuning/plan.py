@@ -56,4 +56,6 @@ class ScriptPlan(TuningPlan):
 
     def ground(self) -> Ground:
         """Return the ground for a proposer, with the strategies that the script's door allows."""
-        return script_ground(self.settings, self.preparer, users_update=self.users_update)
+        return script_ground(
+            self.settings, self.preparer, users_update=self.users_update, step_seconds=self.running.stock_seconds
+        )

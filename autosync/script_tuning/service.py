@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,9 +27,11 @@ _MOST_ASKED = 6
 """A run asks for at most this many times the steps that it wants; if too few count, the script cannot be tuned."""
 _ALWAYS_ASKED = 60
 
-_STEPS_AT_ONCE = 2
-_MOST_MEANWHILE = 60
-"""The steps that a script makes at most while this process works: a script whose steps are short has few to spare."""
+MOST_SPARED = 60
+"""The steps that a script makes at most while this process works, if it ends after its proof."""
+_SECONDS_AT_ONCE = 0.5
+_MOST_AT_ONCE = 16
+"""While this process works, requests are for steps of about this time: the work and the requests share a lock."""
 
 _STEPS_OF_CHANGE = 2
 _WATCHED_SECONDS = 1.0
@@ -48,9 +51,15 @@ class ScriptTrials:
     contestant's last run, the script goes on by whatever comes next.
     """
 
-    def __init__(self, ranks: ScriptRanks, *, observed: Sequence[Answer]) -> None:
-        """`observed` are the workers' answers about the observed steps: they show which steps count."""
+    def __init__(self, ranks: ScriptRanks, *, observed: Sequence[Answer], most_spared: int | None = None) -> None:
+        """`observed` are the workers' answers about the observed steps: they show which steps count.
+
+        `most_spared` is the number of steps that the script makes at most while this process works; None: any number.
+        """
         self._ranks = ranks
+        self._most_spared = math.inf if most_spared is None else most_spared
+        self.stock_seconds = statistics.median(map(max, zip(*(one["step_seconds"] for one in observed), strict=True)))
+        """The time of a step under stock DDP, from the observed steps."""
         self._filter = StepFilter()
         self._filter.count(observed)
         self._fields: dict[str, Mapping[str, Any]] = {}
@@ -95,15 +104,17 @@ class ScriptTrials:
     def train_while(self, work: Callable[[], T], bundle: Bundle | None) -> T:
         """Return what some work of this process gives. Meanwhile the script goes on training by a bundle.
 
-        Its steps are not measured. If the work takes longer than many steps, the script waits for it.
+        Its steps are not measured. If it has few steps to spare, it waits once they are made.
         """
-        fields = {**fields_of(bundle), "num_steps": _STEPS_AT_ONCE, "settle": False}
+        fields = {**fields_of(bundle), "settle": False}
         with ThreadPoolExecutor(1, thread_name_prefix="autosync-work") as pool:
             found = pool.submit(work)
-            for _ in range(_MOST_MEANWHILE // _STEPS_AT_ONCE):
-                if found.done():
-                    break
-                self._ask("run", fields)
+            num_made, num_next = 0, 2
+            while not found.done() and num_made + num_next <= self._most_spared:
+                answers = self._ask("run", {**fields, "num_steps": num_next})
+                num_made += num_next
+                wanted = round(_SECONDS_AT_ONCE / statistics.median(answers[0]["step_seconds"]))
+                num_next = min(max(wanted, 1), _MOST_AT_ONCE)
             return found.result()
 
     def _ask(self, request: str, fields: Mapping[str, Any]) -> Sequence[Answer]:

@@ -24,6 +24,10 @@ from autosync.strategy.space import Limits, Space
 from autosync.strategy.synchronisers import synchroniser_kinds
 
 _IN_SHARDS = "sharded"
+_WHOLE_SEARCH_SECONDS = 0.4
+_LEAST_SEARCH = 0.25
+"""A script whose steps are shorter than this gets so much less of a search, down to this share: the search takes
+processors from its steps, and each of them is worth less."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +49,13 @@ def is_allowed(plan: Plan, *, users_update: bool) -> bool:
     return not (users_update and updates.variables)
 
 
-def script_ground(settings: StudySettings, preparer: TrialPreparer, *, users_update: bool) -> Ground:
-    """Return the ground for a proposer. With `users_update`, only the script's optimizer may update."""
+def script_ground(
+    settings: StudySettings, preparer: TrialPreparer, *, users_update: bool, step_seconds: float
+) -> Ground:
+    """Return the ground for a proposer. With `users_update`, only the script's optimizer may update.
+
+    `step_seconds` is the time of a step under stock DDP, on which the number of simulated strategies depends.
+    """
     limits = Limits(
         overlaps=("backward",) if users_update else ("backward", "forward"),
         synchronisers=tuple(kind for kind in synchroniser_kinds() if kind != _IN_SHARDS),
@@ -58,11 +67,14 @@ def script_ground(settings: StudySettings, preparer: TrialPreparer, *, users_upd
     model, cluster = preparer.model, preparer.cluster
     space = Space(model=model, cluster=cluster, limits=limits)
     domain = ScriptDomain(space=space, plan_of=preparer.plan, preparer=preparer, users_update=users_update)
+    share = min(max(step_seconds / _WHOLE_SEARCH_SECONDS, _LEAST_SEARCH), 1.0)
+    fields = simulator_fields(settings.simulator, model, cluster, prior=prior_path(settings.prior))
+    counts = {name: round(share * fields[name]) for name in ("num_simulated", "num_screened") if name in fields}
     return Ground(
         model=model,
         cluster=cluster,
         domain=domain,
         limits=limits,
         known=tuple(known_candidates(model, cluster, domain.contains)),
-        **simulator_fields(settings.simulator, model, cluster, prior=prior_path(settings.prior)),
+        **{**fields, **counts},
     )

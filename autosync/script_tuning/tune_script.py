@@ -24,7 +24,7 @@ from autosync.script_tuning.drift import Drift
 from autosync.script_tuning.kept_training import Chosen, keep_training
 from autosync.script_tuning.launch import ScriptRanks
 from autosync.script_tuning.plan import SCRIPT_EFFORT
-from autosync.script_tuning.service import ScriptTrials
+from autosync.script_tuning.service import MOST_SPARED, ScriptTrials
 from autosync.script_tuning.tuner import ScriptTuner, ScriptTuning
 from autosync.search.planning import choose_end, choose_prior
 from autosync.search.progress import SILENT, ProgressListener
@@ -116,7 +116,8 @@ def tune_script(
             command=tuple(command),
             cluster=cluster,
             facts=facts,
-            trials=ScriptTrials(ranks, observed=answers),
+            # A script that ends after its proof waits, rather than run out of steps.
+            trials=ScriptTrials(ranks, observed=answers, most_spared=MOST_SPARED if then == "stop" else None),
             settings={"task": shlex.join(command), **DEFAULTS, **given},
             output=output,
             progress=progress,

@@ -47,11 +47,11 @@ class _Script:
     def train(self, fields: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | None:
         return None if self.refuses is not None else self.ask("train", fields)
 
-    def trials(self) -> ScriptTrials:
+    def trials(self, *, most_spared: int | None = None) -> ScriptTrials:
         """The service after nine observed steps."""
         observed = self.ask("observe", {"num_steps": 9})
         self.asked.clear()
-        trials = ScriptTrials(cast("ScriptRanks", self), observed=cast("Any", observed))
+        trials = ScriptTrials(cast("ScriptRanks", self), observed=cast("Any", observed), most_spared=most_spared)
         trials.prepare(Contestant(name="stock"))
         return trials
 
@@ -110,9 +110,9 @@ def test_the_script_goes_on_while_something_is_worked_out() -> None:
     assert {request for request, _ in script.asked} == {"run"}
 
 
-def test_a_script_of_short_steps_waits() -> None:
+def test_a_script_with_few_steps_to_spare_waits() -> None:
     script = _Script()
-    trials = script.trials()
+    trials = script.trials(most_spared=60)
     with pytest.raises(ZeroDivisionError):
         trials.train_while(lambda: 1 // 0, None)
     release = threading.Event()
