@@ -59,9 +59,7 @@ def tune_script(
     as_json: bool,
 ) -> None:
     """Tune the script, print the verdict, and end with the script's exit code."""
-    from autosync.report.page import write_report
     from autosync.script_tuning.tune_script import tune_script as run_tuning
-    from autosync.search.study_folder import StudyFolder
     from autosync.specs.cluster_file import load_cluster
 
     spec = load_cluster(cluster, is_run=True)
@@ -77,7 +75,10 @@ def tune_script(
             listener=_Shown(output, progress, as_json=as_json),
             progress=progress,
         )
-    # Last, when the script has ended: the ranks may share this machine.
+    # Loaded and written last, when the script has ended: the ranks may share this machine.
+    from autosync.report.page import write_report
+    from autosync.search.study_folder import StudyFolder
+
     for tuned in (one.tuned for one in result.tunings):
         note(f"wrote {write_report(StudyFolder(tuned.folder), [*tuned.records, *tuned.baselines])}")
     if result.code:

@@ -16,7 +16,7 @@ from torch.nn.parallel.distributed import _find_tensors
 
 from autosync.errors import OperationError
 from autosync.script.gradient_uses import GradientUses
-from autosync.specs.model import ModelSpec
+from autosync.script.script_facts import WARMUP_STEPS, ScriptFacts
 from autosync.specs.profile.assemble import ProfiledStep, ProfileRecords, assemble
 from autosync.specs.profile.clock import clock_of
 from autosync.specs.profile.measured_training import device_name
@@ -24,21 +24,7 @@ from autosync.specs.profile.optimizer import optimizer_notes, optimizer_spec
 from autosync.specs.profile.profiled_steps import known_rows, profiled_step
 from autosync.specs.profile.recorder import Microstep, MicrostepRecorder, structure_of
 
-WARMUP_STEPS = 2
-"""The steps after the first whose times do not count: DDP rebuilds its buckets in them."""
-MEASURED_STEPS = 6
-OBSERVED_STEPS = 1 + WARMUP_STEPS + MEASURED_STEPS
-"""The first step, in which autograd is asked for the order of uses, the warm-up, and the steps that are measured."""
-
 _CLOSURE = "it gives a closure, or another argument, to the step of an optimizer that is none of torch's"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptFacts:
-    """What was seen of a script: its model, and the reasons why only its own optimizer may update."""
-
-    model: ModelSpec
-    reasons: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,9 @@ from autosync.runtime.parallelize import bare_of
 from autosync.runtime.session.hooks import Hook
 from autosync.runtime.session.optimizer_steps import Arguments, after_closure, given_to
 from autosync.script.door import Door
-from autosync.script.observing import Observation, ScriptFacts
+from autosync.script.observing import Observation
 from autosync.script.refusals import refuse_arguments, replaced_methods
+from autosync.script.script_facts import ScriptFacts
 from autosync.script.stand_in import BundleReducer, refuse_earlier
 from autosync.script.step_meter import StepMeter
 from autosync.script.switching import Switch, chosen_outputs

@@ -18,7 +18,7 @@ from autosync.launchers.log_tail import LogTail
 from autosync.launchers.node_check import require_fit_nodes
 from autosync.launchers.request import Launcher, Process, TrainingScript
 from autosync.launchers.script_run import plan_script
-from autosync.script.observing import OBSERVED_STEPS, ScriptFacts
+from autosync.script.script_facts import OBSERVED_STEPS, ScriptFacts
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import dump_cluster
 from autosync.specs.launchers import LAUNCHERS

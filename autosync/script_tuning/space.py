@@ -69,12 +69,12 @@ def script_ground(
     domain = ScriptDomain(space=space, plan_of=preparer.plan, preparer=preparer, users_update=users_update)
     share = min(max(step_seconds / _WHOLE_SEARCH_SECONDS, _LEAST_SEARCH), 1.0)
     fields = simulator_fields(settings.simulator, model, cluster, prior=prior_path(settings.prior))
-    counts = {name: round(share * fields[name]) for name in ("num_simulated", "num_screened") if name in fields}
+    fields |= {name: round(share * fields[name]) for name in ("num_simulated", "num_screened") if name in fields}
     return Ground(
         model=model,
         cluster=cluster,
         domain=domain,
         limits=limits,
         known=tuple(known_candidates(model, cluster, domain.contains)),
-        **{**fields, **counts},
+        **fields,
     )

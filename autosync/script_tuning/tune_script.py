@@ -11,9 +11,10 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from autosync import jsonio
 from autosync.datasets.files import check_writable
@@ -23,17 +24,20 @@ from autosync.launchers.request import TrainingScript
 from autosync.script_tuning.drift import Drift
 from autosync.script_tuning.kept_training import Chosen, keep_training
 from autosync.script_tuning.launch import ScriptRanks
-from autosync.script_tuning.plan import SCRIPT_EFFORT
 from autosync.script_tuning.service import MOST_SPARED, ScriptTrials
-from autosync.script_tuning.tuner import ScriptTuner, ScriptTuning
-from autosync.search.planning import choose_end, choose_prior
 from autosync.search.progress import SILENT, ProgressListener
 from autosync.search.study_folder import StudyFolder, folder_named_after
-from autosync.simulators.compile_notice import compiling_is_told
 from autosync.specs.cluster import ClusterSpec
 
-DEFAULTS: Mapping[str, Any] = {"num_trials": 12, "patience": 8, "effort": SCRIPT_EFFORT}
+if TYPE_CHECKING:
+    # What searches takes seconds to load. It is loaded while the ranks start.
+    from autosync.script_tuning.tuner import ScriptTuner, ScriptTuning
+
+NUM_TRIALS = 12
 """Fewer trials than in other studies: each takes steps of the training."""
+PATIENCE = 8
+_CHECKED = {"num_trials", "training_seconds", "prior", "simulator"}
+"""The settings that may not fit together."""
 
 Then = Literal["stop", "keep_training", "retune"]
 """What a script does after its proof."""
@@ -100,38 +104,57 @@ def tune_script(
     name = _name_of(command)
     folder = folder_named_after(study, name, cluster.name)
     given = {key: value for key, value in settings.items() if value is not None}
+    script = TrainingScript(command=tuple(command), environment=environment or {})
+    with ThreadPoolExecutor(1, thread_name_prefix="autosync-load") as pool:
+        loading = pool.submit(_load, given, progress)
+        if given.keys() & _CHECKED:
+            # What the user has asked for is checked before anything starts.
+            loading.result()
+        progress.note(f"starting {shlex.join(command)} on {cluster.num_workers} ranks of {cluster.name}")
+        with ScriptRanks(cluster, script, name=name, folder=folder.path / "ranks") as ranks:
+            progress.now("observing the first steps, under stock DDP")
+            facts, answers = ranks.observe()
+            began = time.monotonic() - sum(answers[0]["step_seconds"])
+            for reason in facts.reasons:
+                progress.note(f"only the script's optimizer may update: {reason}")
+            ranks.fit(facts.model, cluster)
+            make_tuner, loaded = loading.result()
+            tuner = make_tuner(
+                command=tuple(command),
+                cluster=cluster,
+                facts=facts,
+                # A script that ends after its proof waits, rather than run out of steps.
+                trials=ScriptTrials(ranks, observed=answers, most_spared=MOST_SPARED if then == "stop" else None),
+                settings={"task": shlex.join(command), **loaded},
+                output=output,
+                progress=progress,
+            )
+            first = tuner.tune(folder, began=began)
+            listener.tuned(first)
+            if then == "stop":
+                ranks.end()
+                return TunedScript(tunings=(first,))
+            with ranks.shown(listener.wrote):
+                training = _Training(tuner, first, listener)
+                training.go_on(tunes_again=then == "retune")
+                code = ranks.wait()
+            return TunedScript(tunings=tuple(training.tunings), drifts=tuple(training.drifts), code=code)
+
+
+def _load(given: dict[str, Any], progress: ProgressListener) -> tuple[type[ScriptTuner], Mapping[str, Any]]:
+    """Load what searches, which takes seconds; return the tuner's class and the settings of a study.
+
+    Raise InputError if what the user gave does not fit together.
+    """
+    from autosync.script_tuning.plan import SCRIPT_EFFORT
+    from autosync.script_tuning.tuner import ScriptTuner
+    from autosync.search.planning import choose_end, choose_prior
+    from autosync.simulators.compile_notice import compiling_is_told
+
     choose_end(given)
     with compiling_is_told(progress.now):
         choose_prior(given)
-    script = TrainingScript(command=tuple(command), environment=environment or {})
-    progress.note(f"starting {shlex.join(command)} on {cluster.num_workers} ranks of {cluster.name}")
-    with ScriptRanks(cluster, script, name=name, folder=folder.path / "ranks") as ranks:
-        progress.now("observing the first steps, under stock DDP")
-        facts, answers = ranks.observe()
-        began = time.monotonic() - sum(answers[0]["step_seconds"])
-        for reason in facts.reasons:
-            progress.note(f"only the script's optimizer may update: {reason}")
-        ranks.fit(facts.model, cluster)
-        tuner = ScriptTuner(
-            command=tuple(command),
-            cluster=cluster,
-            facts=facts,
-            # A script that ends after its proof waits, rather than run out of steps.
-            trials=ScriptTrials(ranks, observed=answers, most_spared=MOST_SPARED if then == "stop" else None),
-            settings={"task": shlex.join(command), **DEFAULTS, **given},
-            output=output,
-            progress=progress,
-        )
-        first = tuner.tune(folder, began=began)
-        listener.tuned(first)
-        if then == "stop":
-            ranks.end()
-            return TunedScript(tunings=(first,))
-        with ranks.shown(listener.wrote):
-            training = _Training(tuner, first, listener)
-            training.go_on(tunes_again=then == "retune")
-            code = ranks.wait()
-        return TunedScript(tunings=tuple(training.tunings), drifts=tuple(training.drifts), code=code)
+    return ScriptTuner, {"num_trials": NUM_TRIALS, "patience": PATIENCE, "effort": SCRIPT_EFFORT, **given}
 
 
 def _name_of(command: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autosync import jsonio
-from autosync.script.observing import ScriptFacts
+from autosync.script.script_facts import ScriptFacts
 from autosync.script_tuning.changed_links import with_measured_links
 from autosync.script_tuning.cost import TuningCost
 from autosync.script_tuning.kept_training import Chosen

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from autosync.errors import OperationError
-from autosync.script.observing import OBSERVED_STEPS, Observation, ScriptFacts
+from autosync.script.observing import Observation
+from autosync.script.script_facts import OBSERVED_STEPS, ScriptFacts
 
 
 @pytest.mark.parametrize("script", ["plain", "sparse"])

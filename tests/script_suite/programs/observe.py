@@ -7,8 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from autosync.script.observing import OBSERVED_STEPS
 from autosync.script.program import MainProgram
+from autosync.script.script_facts import OBSERVED_STEPS
 from autosync.script.switching_door import SwitchingDoor
 from autosync.specs.model_file import save_model
 
