@@ -4,7 +4,8 @@
     python tools/make_model_specs.py ncf dlrm   these
 
 Variables, kinds and orders come from a run of each task without a device; times are computed for one named device
-(`--rate`), and each spec says so. The same zoo makes the same files to the byte.
+(`--rate`), and each spec says so. A spec also says where its model can be cut into stages. The same zoo makes the same
+files to the byte.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def main() -> None:
             parser.error(f"unknown model {name!r} (known: {', '.join(known)})")
     torch.set_num_threads(1)
     for name in arguments.names or known:
-        model = profile(load_task(str(ZOO / f"{name}.py")), times="computed", rate=arguments.rate, steps=STEPS)
+        task = load_task(str(ZOO / f"{name}.py"))
+        model = profile(task, times="computed", rate=arguments.rate, steps=STEPS, cuts=True)
         save_model(model, MODELS / f"{name}.yaml")
         print(f"{name}: {len(model.variables)} variables, {model.num_parameters:,} parameters")
 

@@ -51,6 +51,8 @@ SPARSE = ("ncf", "ncf_small", "dlrm", "lstm_ptb")
 TIED = ("bert_large", "bert_small", "bert_tiny", "gpt2_small", "gpt_mini", "transformer")
 # No linear layer at all.
 CONVOLUTIONS_ALONE = ("squeezenet",)
+# Their layers compute over the batch.
+NORMALISED = ("resnet18", "resnet20", "resnet50", "resnet101", "densenet121", "inception_v3", "mobilenet_v2")
 # Those whose step takes little even on a slow CPU.
 QUICK = ("ncf", "dlrm", "ncf_small", "acoustic_mlp")
 
@@ -96,6 +98,16 @@ def test_the_timeline_tells_of_every_variable(model: ModelSpec) -> None:
         assert {name for segment in segments for name in segment.variables} == names
 
 
+def test_every_spec_says_whether_it_may_be_divided(model: ModelSpec) -> None:
+    timeline = model.timeline
+    assert timeline.cuts, timeline.uncut
+    assert ("BatchNorm" in timeline.mixes) == (model.name in NORMALISED)
+    # Stages compute microbatches, whose times are told only where stages may be searched.
+    assert bool(timeline.sizes) == (not timeline.mixes)
+    seconds = [size.seconds for size in timeline.sizes]
+    assert seconds == sorted(seconds)
+
+
 def test_the_files_are_as_autosync_writes_them(model: ModelSpec) -> None:
     assert shipped_models()[model.name].read_text(encoding="utf-8") == format_model(model)
 
@@ -113,13 +125,16 @@ def test_the_zoo_makes_the_same_spec_today(name: str) -> None:
     from autosync.specs.task_file import load_task
 
     shipped = load_model(name)
-    fresh = profile(load_task(str(ZOO / f"{name}.py")), times="computed", rate=shipped.timeline.device, steps=1)
+    fresh = profile(
+        load_task(str(ZOO / f"{name}.py")), times="computed", rate=shipped.timeline.device, steps=1, cuts=True
+    )
     assert [bare(v) for v in fresh.variables] == [bare(v) for v in shipped.variables]
     assert fresh.optimizer == shipped.optimizer
     assert fresh.notes == shipped.notes
     for ours, theirs in zip(shipped.timeline.forward, fresh.timeline.forward, strict=True):
         assert (ours.module, ours.variables) == (theirs.module, theirs.variables)
         assert ours.seconds == pytest.approx(theirs.seconds, rel=1e-3)
+    assert (fresh.timeline.cuts, fresh.timeline.mixes) == (shipped.timeline.cuts, shipped.timeline.mixes)
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -50,8 +50,8 @@ RANKED = (
 LATER = ("4-hosts-uneven",)
 """Shipped clusters that are younger than the samples, which are not drawn over them."""
 _SIMULATORS = ("analytical", "timeline", "learned")
-_LIMITS = (Limits(), Limits(allow=("lossy", "stale")))
-"""In turn: what is exact, and all that there is."""
+_LIMITS = (Limits(stages=False), Limits(allow=("lossy", "stale"), stages=False))
+"""In turn: what is exact, and all that there is, without stages."""
 
 
 def clusters() -> Iterator[tuple[str, ClusterSpec]]:

@@ -93,13 +93,13 @@ def test_where_others_are_faster_the_proof_decides_so(cluster: ClusterSpec, monk
     assert "none with stages more than" in str(tuned.summary["prospect"])
 
 
-def test_a_spec_without_cuts_says_so(cluster: ClusterSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_whose_microbatches_would_train_another_one_says_so(cluster: ClusterSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     tuned = _tuned(0.05, cluster, monkeypatch, model="resnet20", num_trials=2)
     stages: Any = tuned.summary["stages"]
     assert not stages["searched"]
-    assert "has no cuts" in stages["why_not"]
+    assert "layers such as BatchNorm compute over their own microbatch" in stages["why_not"]
     text = " ".join(describe(shown(tuned.summary), tuned.folder).split())
-    assert "Strategies that divide the model into stages were not tried: the profile of resnet20 has no cuts" in text
+    assert "Strategies that divide the model into stages were not tried: stages for resnet20 (a forward pass" in text
 
 
 def test_stock_ddp_and_one_worker_have_no_stages_and_nothing_is_said(

@@ -35,6 +35,7 @@ NAMES = (
     "hierarchical",
     "horovod_fusion",
     "int8",
+    "interleaved_1f1b",
     "local_sgd",
     "p3",
     "parallax",
