@@ -93,7 +93,9 @@ def test_where_others_are_faster_the_proof_decides_so(cluster: ClusterSpec, monk
     assert "none with stages more than" in str(tuned.summary["prospect"])
 
 
-def test_a_model_whose_microbatches_would_train_another_one_says_so(cluster: ClusterSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_whose_microbatches_would_train_another_one_says_so(
+    cluster: ClusterSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tuned = _tuned(0.05, cluster, monkeypatch, model="resnet20", num_trials=2)
     stages: Any = tuned.summary["stages"]
     assert not stages["searched"]
