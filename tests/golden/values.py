@@ -131,7 +131,7 @@ def ranker_lines() -> Iterator[str]:
     """Each target's samples from the fastest to the slowest, as the shipped ranker has them."""
     for model_name, cluster_name in RANKED:
         model, cluster = load_model(model_name), load_cluster(cluster_name)
-        space, rng = Space(model=model, cluster=cluster), random.Random(1)
+        space, rng = Space(model=model, cluster=cluster, limits=_LIMITS[0]), random.Random(1)
         strategies = [space.sample(rng) for _ in range(NUM_RANKED)]
         predictions = open_simulator("learned", model, cluster).predict(strategies)
         order = sorted(range(NUM_RANKED), key=lambda number: predictions[number].seconds)
