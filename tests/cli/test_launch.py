@@ -118,6 +118,7 @@ def test_a_script_finds_its_bundle_and_trains_as_under_torchrun(run: Run, folder
     assert _losses(torchrun.stdout) == _losses(launched.stdout)
 
 
+@pytest.mark.slow
 def test_nodes_that_only_serve_run_the_server(run: Run) -> None:
     launched = run("served.yaml", "--", TRAIN, "--steps", "2")
     assert launched.returncode == 0, launched.stderr
@@ -144,7 +145,9 @@ def test_ranks_have_the_environment_of_torchrun_and_what_is_asked_for(run: Run) 
     ("arguments", "code", "words"),
     [
         (("--rank", "1", "--exit", "7"), 7, "error: rank 1 on n0: exit code 7\n"),
-        (("--rank", "2", "--kill"), 137, "error: rank 2 on n1: killed by SIGKILL\n"),
+        pytest.param(
+            ("--rank", "2", "--kill"), 137, "error: rank 2 on n1: killed by SIGKILL\n", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_the_first_that_fails_gives_the_code(run: Run, arguments: tuple[str, ...], code: int, words: str) -> None:

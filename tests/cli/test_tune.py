@@ -41,6 +41,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return use
 
 
+@pytest.mark.slow
 def test_json_is_one_document_and_the_study_can_be_exported(shell: Shell) -> None:
     arguments = ("--cluster", "local-2", "--trials", "2", "--effort", "quick", "--study", "s", "-o", "best.yaml")
     summary = shell.json("tune", TASKS, *arguments)

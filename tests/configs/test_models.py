@@ -53,6 +53,8 @@ TIED = ("bert_large", "bert_small", "bert_tiny", "gpt2_small", "gpt_mini", "tran
 CONVOLUTIONS_ALONE = ("squeezenet",)
 # Their layers compute over the batch.
 NORMALISED = ("resnet18", "resnet20", "resnet50", "resnet101", "densenet121", "inception_v3", "mobilenet_v2")
+# Those whose passes with values take seconds.
+LARGE = ("bert_large", "gpt2_small", "vgg16", "densenet121", "resnet101", "inception_v3", "transformer", "bert_small")
 # Those whose step takes little even on a slow CPU.
 QUICK = ("ncf", "dlrm", "ncf_small", "acoustic_mlp")
 
@@ -119,7 +121,10 @@ def bare(variable: Variable) -> Variable:
     return replace(variable, touched_rows=0.0, max_touched_rows=0)
 
 
-@pytest.mark.parametrize("name", sorted(NUM_PARAMETERS))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in sorted(NUM_PARAMETERS)],
+)
 def test_the_zoo_makes_the_same_spec_today(name: str) -> None:
     from autosync.specs.profile.run import profile
     from autosync.specs.task_file import load_task

@@ -37,6 +37,7 @@ def run(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
     return process.returncode, json.loads(output.read_text()), printed
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(LIMIT_SECONDS + 60)
 def test_a_slice_is_as_under_stock_ddp(tmp_path: Path) -> None:
     code, document, printed = run(tmp_path, "--slice")

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 Answers = dict[tuple[str, str], list[Any]]
 
 # For each case the start of every rank's answer under a strategy that updates on all workers, and under one that
@@ -101,6 +103,7 @@ def test_a_script_is_served_or_refused(make_ranks: Callable[[str], Any]) -> None
         assert late.startswith(f"OperationError: rank {rank}: reduce_scatter of ")
 
 
+@pytest.mark.slow
 def test_when_a_rank_dies_the_others_are_told(make_ranks: Callable[[str], Any]) -> None:
     for preset in (SHARED, OWNED):
         ranks = make_ranks("one node")

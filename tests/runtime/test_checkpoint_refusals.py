@@ -98,6 +98,7 @@ def test_what_does_not_fit_is_refused_by_name(
         }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_wrong_calls_are_refused_by_name(
     make_ranks: Callable[[str], Any], serve: Callable[..., Any], tmp_path: Path

@@ -205,6 +205,7 @@ APART = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("devices", [pytest.param((1, 1, 1), marks=pytest.mark.slow), (1, 1, 0)])
 def test_the_optimizers_own_state_dict_goes_round(
@@ -236,6 +237,7 @@ def test_the_optimizers_own_state_dict_goes_round(
             assert answer == {"in the same": True, "in another": True}, f"rank {rank}, {name}"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("devices", [(1, 1, 1), pytest.param((1, 1, 0), marks=pytest.mark.slow)])
 def test_what_is_apart_follows_a_model_that_is_loaded(

@@ -11,6 +11,7 @@ NUM_PRESETS = 22
 """All exact presets that apply to clusters of equal devices, and averages of every step."""
 
 
+@pytest.mark.slow
 def test_cases_that_once_failed(exactness: Any) -> None:
     cases = HERE / "exact_cases.json"
     found = exactness("--only", str(cases), limit_seconds=200)

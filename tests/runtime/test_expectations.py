@@ -289,6 +289,7 @@ def test_what_is_no_comparison(make_ranks: Callable[[str], Any]) -> None:
         assert answers == [*DESCRIPTIONS.values(), *[""] * 2 * len(EVERYWHERE)]
 
 
+@pytest.mark.slow
 def test_groups_of_a_larger_world(make_ranks: Callable[[str], Any]) -> None:
     """Two data-parallel groups of two ranks each, as where the others of a rank's node split its model."""
     ranks, pair = make_ranks("four nodes"), make_ranks("one node")
@@ -317,6 +318,7 @@ def test_a_script_comes_out_as_under_ddp(
         assert len(answers) == len(rows), f"rank {rank} did not come to its end"
 
 
+@pytest.mark.slow
 def test_a_script_is_refused_by_name(make_ranks: Callable[[str], Any]) -> None:
     ranks = make_ranks("one node")
     rows = [(script, task, way, words) for script, task, ways, words in REFUSED for way in ways if script in CHOSEN]

@@ -205,6 +205,7 @@ def check(name: str, bundle: Bundle, rank: int, answer: dict[str, Any]) -> None:
             assert (residual - torch.from_numpy(held)).norm() < 1e-9, f"rank {rank}, {name}: {key}"
 
 
+@pytest.mark.slow
 def test_what_else_happens_in_training(make_ranks: Callable[[str], Any]) -> None:
     """A NaN on one rank; a long pause; a second backward pass."""
     ranks = make_ranks("one node")

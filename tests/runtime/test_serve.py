@@ -128,6 +128,7 @@ def test_time_between_steps_is_no_failure_where_a_worker_has_no_share_of_the_nor
     assert served.ranks.run_one("idles", bundle=bundle, seconds=12.0, task="clipped") == [""] * 3, served.log()
 
 
+@pytest.mark.slow
 def test_a_server_writes_its_timeline_as_the_others_do(
     make_served: Callable[[ClusterSpec], Served], model: Any, tmp_path: Path
 ) -> None:
@@ -167,6 +168,7 @@ def test_a_worker_that_dies_ends_the_server(make_served: Callable[[ClusterSpec],
     assert told.startswith("OperationError: rank 0: ")
 
 
+@pytest.mark.slow
 def test_workers_that_are_gone_without_a_word_end_the_server(
     make_served: Callable[[ClusterSpec], Served], model: Any
 ) -> None:
@@ -180,6 +182,7 @@ def test_workers_that_are_gone_without_a_word_end_the_server(
     assert answer.startswith("OperationError: rank 2: no word from rank 0 on n0: ")
 
 
+@pytest.mark.slow
 def test_a_server_goes_on_from_the_optimizers_state(make_served: Callable[[ClusterSpec], Served], model: Any) -> None:
     """Steps that were made before servers were there; checkpoints are tested where all ways to train are."""
     served = make_served(cluster())
@@ -198,6 +201,7 @@ def test_workers_hear_of_a_server_that_dies(make_served: Callable[[ClusterSpec],
         assert "rank 2 on s0" in told
 
 
+@pytest.mark.slow
 def test_another_bundle_is_refused_on_all_ranks(make_served: Callable[[ClusterSpec], Served], model: Any) -> None:
     served = make_served(cluster())
     theirs, ours = bundle_of_small(served, model), bundle_of_small(served, model, update="worker")
@@ -277,6 +281,7 @@ def test_a_word_that_is_none_of_training_is_refused(server: Server) -> None:
     assert engine.step_called.call_count == 1
 
 
+@pytest.mark.slow
 def test_a_strategy_without_work_for_servers_needs_none(
     make_served: Callable[[ClusterSpec], Served], model: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -102,6 +102,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_open", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_junk_in_the_store_ends_no_server(
     make_served: Callable[[ClusterSpec], Served],

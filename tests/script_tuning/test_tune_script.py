@@ -164,6 +164,7 @@ def _await(log: Path, words: str, count: int = 1) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_a_script_that_reads_gradients_on_one_rank_is_trained_by_its_own_optimizer(tmp_path: Path) -> None:
     tuned = _tune(tmp_path, "--", str(SCRIPT), str(tmp_path / "out"), "100000", "logs")
     assert tuned.code == 0, tuned.err

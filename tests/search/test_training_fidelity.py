@@ -42,6 +42,7 @@ def _fidelity(trials: TrialRunner, one: Candidate) -> TrainingFidelity:
     return found
 
 
+@pytest.mark.slow
 def test_what_hardly_differs_has_no_error_and_the_same_losses(
     trials: TrialRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:

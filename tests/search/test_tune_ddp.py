@@ -62,6 +62,7 @@ def test_whoever_proposes_everything_is_stock_ddp(
     assert any("DistributedDataParallel(model" in line or "wrap" in line for line in winner["use"])
 
 
+@pytest.mark.slow
 def test_on_real_ranks_with_every_flag() -> None:
     task = str(Path(__file__).with_name("tiny.py"))
     tuned = tune(

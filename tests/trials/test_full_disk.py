@@ -120,6 +120,7 @@ class _Filling(FakeService):
         return super().run(name, num_steps, settle=settle)
 
 
+@pytest.mark.slow
 def test_the_study_has_no_room(
     cluster: ClusterSpec,
     mount_disk: MountDisk,

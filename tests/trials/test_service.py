@@ -115,6 +115,7 @@ def _rank_facts(processes: list[int]) -> list[tuple[int, int, int]]:
     return found
 
 
+@pytest.mark.slow
 def test_contestants_leave_nothing_behind(make: MakeService, cluster: ClusterSpec, started: list[int]) -> None:
     target = f"{TASK}:large"
     model = model_of(target)
@@ -156,7 +157,7 @@ OUT_OF_MEMORY = "raised: rank 1: .*(MemoryError|can't allocate memory)"
         ("sharded", "raise", RAISED),
         ("sharded", "kill", KILLED),
         pytest.param("", "abort", ABORTED, marks=pytest.mark.slow),
-        ("", "out of memory", OUT_OF_MEMORY),
+        pytest.param("", "out of memory", OUT_OF_MEMORY, marks=pytest.mark.slow),
         pytest.param("", "raise", RAISED, marks=pytest.mark.slow),
         pytest.param("", "kill", KILLED, marks=pytest.mark.slow),
         pytest.param("sharded", "abort", ABORTED, marks=pytest.mark.slow),
@@ -222,6 +223,7 @@ with TrialService(target=task, model=model_of(task), cluster=load_cluster("local
 """
 
 
+@pytest.mark.slow
 def test_a_service_that_is_killed_takes_its_ranks_along_stopped_ones_too(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _KILLED_SERVICE, TASK, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as service:

@@ -38,6 +38,7 @@ def _served(target: str, cluster: ClusterSpec, overlap: str = "backward") -> Con
     return Contestant(name=f"served {overlap}", bundle=bundle)
 
 
+@pytest.mark.slow
 def test_what_arrives_from_a_server_can_be_compared(started: list[int], tmp_path: Path) -> None:
     cluster = ClusterSpec(name="served", nodes=_nodes(1e9, ("localhost",) * 3))
     with TrialService(
@@ -83,6 +84,7 @@ def emulated() -> Iterator[ClusterSpec]:
     live.down(made, force=True)
 
 
+@pytest.mark.slow
 def test_on_a_testbed_the_bytes_of_servers_are_told(emulated: ClusterSpec, started: list[int], tmp_path: Path) -> None:
     """Replayed, with the optimizer's time at the server; what goes to and from it is twice the model each way."""
     model = load_model(TARGET)

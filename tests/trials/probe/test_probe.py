@@ -95,6 +95,7 @@ def test_two_hosts_of_a_testbed(two_hosts: ClusterSpec, started: list[int], tmp_
     assert replace(again, calibration=None) == cluster
 
 
+@pytest.mark.slow
 def test_four_hosts_are_searched_for_shared_links(
     emulated: Callable[[int], ClusterSpec], started: list[int], tmp_path: Path
 ) -> None:
@@ -110,6 +111,7 @@ def test_four_hosts_are_searched_for_shared_links(
     assert load_cluster(tmp_path / "measured.yaml") == probed.cluster
 
 
+@pytest.mark.slow
 def test_no_links_are_searched_where_the_file_states_racks(
     emulated: Callable[[int], ClusterSpec], started: list[int]
 ) -> None:
