@@ -25,7 +25,7 @@ from autosync.strategy.synchronisers import synchroniser_kinds
 
 _IN_SHARDS = "sharded"
 _WHOLE_SEARCH_SECONDS = 0.4
-_LEAST_SEARCH = 0.25
+_LEAST_SEARCH = 0.5
 """A script whose steps are shorter than this gets so much less of a search, down to this share: the search takes
 processors from its steps, and each of them is worth less."""
 
