@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from autosync.strategy.stages import ModelStage
+from autosync.strategy.stages import ModelStage, ring_of
 
 Direction = Literal["forward", "backward"]
 OrderedPass = tuple[Direction, int, int]
@@ -23,7 +23,7 @@ OrderedPass = tuple[Direction, int, int]
 
 def interleaved_orders(stages: Sequence[ModelStage], microbatches: int, slack: int) -> dict[int, list[OrderedPass]]:
     """Return the passes of each rank in order. `slack` more microbatches are under way than the ranks need."""
-    ring = [stage.ranks[0] for stage in stages[: len({stage.ranks for stage in stages})]]
+    ring = [ranks[0] for ranks in ring_of(stages)]
     num_rounds = len(stages) // len(ring)
     return {rank: _order(place, len(ring), num_rounds, microbatches, slack) for place, rank in enumerate(ring)}
 

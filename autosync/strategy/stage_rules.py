@@ -10,7 +10,14 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.parts import PartName
 from autosync.strategy.representation import Strategy
-from autosync.strategy.stages import ModelStage, are_in_turn, boundary_cuts, bytes_of_microbatch, holders_of_variables
+from autosync.strategy.stages import (
+    ModelStage,
+    are_in_turn,
+    boundary_cuts,
+    bytes_of_microbatch,
+    holders_of_variables,
+    ring_of,
+)
 
 _ROUTES = ("native", "ring", "tree", "halving_doubling")
 
@@ -78,7 +85,7 @@ def _interleaved(strategy: Strategy) -> Iterator[Problem]:
         ranks = ", ".join("+".join(map(str, stage.ranks)) for stage in strategy.stages)
         yield Problem(what=f"interleaved stages on ranks {ranks}", rule=rule, path=path)
         return
-    num_ranks = len({stage.ranks for stage in strategy.stages})
+    num_ranks = len(ring_of(strategy.stages))
     if strategy.microbatches % num_ranks:
         rule = f"they come in groups of {num_ranks}, one for each rank"
         yield Problem(what=f"{strategy.microbatches} interleaved microbatches", rule=rule, path=("microbatches",))

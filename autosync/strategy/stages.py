@@ -59,9 +59,14 @@ class ModelStage:
         return self.ranks[microbatch % len(self.ranks)]
 
 
+def ring_of(stages: Sequence[ModelStage]) -> list[tuple[int, ...]]:
+    """Return the ranks of the first stages, as many as there are different ones: those that take stages in turn."""
+    return [stage.ranks for stage in stages[: len({stage.ranks for stage in stages})]]
+
+
 def are_in_turn(stages: Sequence[ModelStage]) -> bool:
     """Whether the ranks take stages in turn, one rank a stage and several stages a rank."""
-    ring = [stage.ranks for stage in stages[: len({stage.ranks for stage in stages})]]
+    ring = ring_of(stages)
     return (
         len(ring) < len(stages)
         and len(stages) % len(ring) == 0
