@@ -124,7 +124,13 @@ Examples:
 @click.option(
     "--microbatches", type=click.IntRange(min=1), metavar="N", help="Parts of the global batch.  [default: the best]"
 )
-@click.option("--schedule", type=click.Choice(("gpipe", "1f1b", "interleaved")), default="1f1b", show_default=True)
+@click.option(
+    "--schedule",
+    type=click.Choice(("gpipe", "1f1b", "interleaved", "zero_bubble")),
+    default="1f1b",
+    show_default=True,
+    help="The order of passes.",
+)
 @click.option(
     "--slack",
     type=click.IntRange(min=0),

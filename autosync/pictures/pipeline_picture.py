@@ -1,18 +1,20 @@
 """The picture of a plan with stages: the passes of each rank in the order of time, and what crosses between stages.
 
-Rows are ranks. A forward pass takes one unit of time and a backward pass two, in a stage with n ranks n times as much,
-and sends take none: it is the order of passes that is shown, and not their measured times. Below are the stages with
-their bytes, and the messages that sum gradients.
+Rows are ranks. A forward pass takes one unit of time and a backward pass two, or one if the gradients of weights come
+apart, which take another one. In a stage with n ranks each takes n times as much, and sends take none: it is the order
+of passes that is shown, and not their measured times. Below are the stages with their bytes, and the messages that sum
+gradients.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autosync.pictures.lettering import clipped, text_width
 from autosync.pictures.svg import Drawing
 from autosync.pictures.theme import NUM_COLOURS
-from autosync.plan.types import Local, Plan, StagePass, Transfer
+from autosync.plan.types import Local, LocalKind, Plan, StagePass, Transfer
 from autosync.specs.cluster import ClusterSpec
 from autosync.strategy.wording import abbreviated, count
 from autosync.units import format_size
@@ -27,6 +29,7 @@ _TRACK = 760.0
 _ROW = 26.0
 _BAR = 20.0
 _WIDEST_UNIT = 22.0
+_STYLES: Mapping[LocalKind, str] = {"forward": "fill-{} own", "backward": "fill-{}", "weights": "line-{}"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +39,7 @@ class DrawnPass:
     rank: int
     stage: int
     microbatch: int
-    is_forward: bool
+    kind: LocalKind
     begin: int
     end: int
 
@@ -58,13 +61,14 @@ def drawn_passes(plan: Plan) -> list[DrawnPass]:
             rank, place = one.groups[0][0], one.settings
             begin = max([free[rank], *(ends[edge.target] for edge in one.after)])
             width = len(plan.stages[place.stage].ranks)
-            ends[index] = free[rank] = begin + width * (1 if one.kind == "forward" else 2)
+            units = 2 if one.kind == "backward" and not plan.splits_backward else 1
+            ends[index] = free[rank] = begin + width * units
             found.append(
                 DrawnPass(
                     rank=rank,
                     stage=place.stage,
                     microbatch=place.microbatch,
-                    is_forward=one.kind == "forward",
+                    kind=one.kind,
                     begin=begin,
                     end=ends[index],
                 )
@@ -117,13 +121,14 @@ class _Picture:
 
     def _pass(self, one: DrawnPass, left: float, y: float) -> None:
         x, wide = left + one.begin * self._unit, (one.end - one.begin) * self._unit
-        kind = "forward" if one.is_forward else "backward"
-        tip = f"{kind} pass of microbatch {one.microbatch} through stage {one.stage}"
-        style = f"fill-{one.stage % NUM_COLOURS}{' own' if one.is_forward else ''}"
+        tip = f"{one.kind} pass of microbatch {one.microbatch} through stage {one.stage}"
+        if one.kind == "weights":
+            tip = f"gradients of weights of stage {one.stage} for microbatch {one.microbatch}"
+        style = _STYLES[one.kind].format(one.stage % NUM_COLOURS)
         self._drawing.rectangle((x, y), (max(wide - 0.8, 0.4), _BAR), style, radius=2, tip=tip)
         words = str(one.microbatch)
         if text_width(words, 10) <= wide - 1:
-            colour = "ink" if one.is_forward else "on"
+            colour = "on" if one.kind == "backward" else "ink"
             self._drawing.text(x + wide / 2, y + 14, words, f"tiny {colour}", anchor="middle")
 
     def _stages(self, top: float) -> float:
@@ -183,7 +188,11 @@ class _Picture:
 
     def _legend(self, top: float) -> float:
         x = _MARGIN
-        for style, words in (("fill-0 own", "forward pass"), ("fill-0", "backward pass, twice as long")):
+        words_of: dict[LocalKind, str] = {"forward": "forward pass", "backward": "backward pass, twice as long"}
+        if self._plan.splits_backward:
+            words_of |= {"backward": "backward pass", "weights": "gradients of weights"}
+        for kind, words in words_of.items():
+            style = _STYLES[kind].format(0)
             self._drawing.rectangle((x, top - 9), (26, 10), style, radius=2)
             self._drawing.text(x + 33, top, words, "small soft")
             x += 33 + text_width(words, 11) + 16

@@ -16,7 +16,8 @@ from typing import Literal
 
 from autosync.strategy.stages import ModelStage, ring_of
 
-Direction = Literal["forward", "backward"]
+Direction = Literal["forward", "backward", "weights"]
+"""Forward; backward; or the gradients of weights alone, where backward passes leave them for later."""
 OrderedPass = tuple[Direction, int, int]
 """The direction, the stage and the microbatch of a pass."""
 

@@ -81,6 +81,7 @@ def _lower(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Plan:
         stages=strategy.stages,
         microbatches=strategy.microbatches,
         recompute=strategy.recompute,
+        splits_backward=bool(strategy.stages) and strategy.schedule == "zero_bubble",
     )
 
 

@@ -6,8 +6,14 @@ has at most as many microbatches of a stage between their two passes as this sta
 `slack` more. So the memory that activations take does not grow with the number of microbatches. Under `interleaved`,
 each rank has an order of its own (see `interleaving`), and the simulation says when each pass begins.
 
-A forward pass takes one unit, a backward pass two, or three if it computes activations again. In a stage with n ranks
-each takes n times as long, because each rank gets every n-th microbatch.
+Under `zero_bubble`, a backward pass is split: what the stage before waits for comes first, and the gradients of weights
+when the rank would wait otherwise. Until then a rank keeps the microbatch. It keeps at most as many as all stages can
+work on, as the first stage does under `1f1b`; if it has so many, it computes gradients of weights first. Unless its
+last pass was a forward one, it takes the next forward pass before a backward one. Source:
+Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2.1 (ZB-H1).
+
+A forward pass takes one unit, a backward pass two, or three if it computes activations again, and one of each if it is
+split. In a stage with n ranks each takes n times as long, because each rank gets every n-th microbatch.
 
 Operations are added in the order of time. So each comes after the operations that it waits for, and no plan deadlocks:
 the oldest microbatch can always go on.
@@ -21,7 +27,7 @@ from typing import Literal, NamedTuple
 
 from autosync.plan.builder import Builder
 from autosync.plan.interleaving import Direction, OrderedPass, interleaved_orders
-from autosync.plan.types import BACKWARD_COST, FORWARD_COST, Edge, Local, Region, StagePass, Transfer
+from autosync.plan.types import Edge, Local, Region, StagePass, Transfer
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.stages import ModelStage, PipelineSchedule, boundary_cuts, bytes_of_microbatch
@@ -63,7 +69,13 @@ class _Timing:
         *,
         recompute: bool,
     ) -> None:
-        self._units_of: Mapping[Direction, int] = {"forward": 1, "backward": 3 if recompute else 2}
+        self._splits = schedule == "zero_bubble"
+        again = 1 if recompute else 0
+        self._units_of: Mapping[Direction, int] = {
+            "forward": 1,
+            "backward": (1 if self._splits else 2) + again,
+            "weights": 1,
+        }
         self._num_stages = len(stages)
         self._widths = [len(stage.ranks) for stage in stages]
         self._microbatches = microbatches
@@ -78,11 +90,14 @@ class _Timing:
         self._stages_of: dict[int, list[int]] = {}
         self._next_forward: dict[tuple[int, int], int] = {}
         self._next_backward: dict[tuple[int, int], int] = {}
+        self._next_weights: dict[tuple[int, int], int] = {}
         for number, stage in enumerate(stages):
             for place, rank in enumerate(stage.ranks):
                 self._stages_of.setdefault(rank, []).insert(0, number)
-                self._next_forward[rank, number] = self._next_backward[rank, number] = place
+                for following in (self._next_forward, self._next_backward, self._next_weights):
+                    following[rank, number] = place
         self._free = dict.fromkeys(self._stages_of, 0)
+        self._last: dict[int, Direction] = {}
         self._came: set[OrderedPass] = {("forward", 0, one) for one in range(microbatches)}
 
     def run(self) -> list[TimedPass]:
@@ -96,6 +111,7 @@ class _Timing:
             for rank in self._free:
                 chosen = self._chosen(rank) if self._free[rank] <= now else None
                 if chosen is not None:
+                    self._last[rank] = chosen[0]
                     begun = TimedPass(now, *chosen)
                     found.append(begun)
                     self._free[rank] = end = now + self._units(begun)
@@ -114,11 +130,18 @@ class _Timing:
             self._came.add(("backward", stage - 1, microbatch))
 
     def _chosen(self, rank: int) -> OrderedPass | None:
-        """Return the pass that a free rank takes: a backward pass if there is one, and of a late stage first."""
+        """Return the pass that a free rank takes: a backward pass if there is one, and of a late stage first.
+
+        If backward passes are split, forward and backward passes come in turn, and the gradients of weights come last,
+        because nobody waits for them.
+        """
         if self._orders:
             order = self._orders[rank]
             return order.pop() if order and order[-1] in self._came else None
-        for choose in (self._backward, self._forward):
+        ways = [self._backward, self._forward, self._weights]
+        if self._splits and self._last.get(rank) != "forward":
+            ways[:2] = self._forward, self._backward
+        for choose in ways:
             for stage in self._stages_of[rank]:
                 chosen = choose(rank, stage)
                 if chosen is not None:
@@ -128,7 +151,7 @@ class _Timing:
     def _backward(self, rank: int, stage: int) -> OrderedPass | None:
         microbatch = self._next_backward[rank, stage]
         is_filled = self._next_forward[rank, stage] >= self._microbatches
-        may_return = is_filled or self._schedule == "1f1b"
+        may_return = is_filled or self._schedule != "gpipe"
         if not may_return or ("backward", stage, microbatch) not in self._came:
             return None
         self._next_backward[rank, stage] += self._widths[stage]
@@ -137,16 +160,29 @@ class _Timing:
     def _forward(self, rank: int, stage: int) -> OrderedPass | None:
         microbatch, width = self._next_forward[rank, stage], self._widths[stage]
         num_under_way = (microbatch - self._next_backward[rank, stage]) // width
-        if num_under_way >= self._most(stage) or ("forward", stage, microbatch) not in self._came:
+        num_kept = (microbatch - self._next_weights[rank, stage]) // width
+        is_full = num_under_way >= self._most(stage) or (self._splits and num_kept >= self._most(stage, since=0))
+        if is_full or ("forward", stage, microbatch) not in self._came:
             return None
         self._next_forward[rank, stage] += width
         return "forward", stage, microbatch
 
-    def _most(self, stage: int) -> int:
-        """Return how many microbatches a rank of a stage may have between their two passes."""
+    def _weights(self, rank: int, stage: int) -> OrderedPass | None:
+        microbatch = self._next_weights[rank, stage]
+        if not self._splits or microbatch >= self._next_backward[rank, stage]:
+            return None
+        self._next_weights[rank, stage] += self._widths[stage]
+        return "weights", stage, microbatch
+
+    def _most(self, stage: int, since: int | None = None) -> int:
+        """Return how many microbatches a rank of a stage may have between their two passes.
+
+        It is what the stages from its own on, or from `since` on, can work on.
+        """
         if self._schedule == "gpipe":
             return self._microbatches
-        return -(-sum(self._widths[stage:]) // self._widths[stage]) + self._slack
+        first = stage if since is None else since
+        return -(-sum(self._widths[first:]) // self._widths[stage]) + self._slack
 
 
 def add_passes(
@@ -190,16 +226,18 @@ class _Writer:
         rank = self._stages[one.stage].rank_of(one.microbatch)
         arriving = self._arriving.get(key)
         waits = [] if arriving is None else [arriving[0]]
-        if one.direction == "backward":
-            waits.append(self._done["forward", one.stage, one.microbatch])
+        if one.direction != "forward":
+            before: Direction = "forward" if one.direction == "backward" else "backward"
+            waits.append(self._done[before, one.stage, one.microbatch])
         if rank in self._last:
             waits.append(self._last[rank])
         neighbour = one.stage + (1 if one.direction == "forward" else -1)
-        sent = self._region(one) if 0 <= neighbour < len(self._stages) else None
+        is_sent = one.direction != "weights" and 0 <= neighbour < len(self._stages)
+        sent = self._region(one) if is_sent else None
         done = self._builder.add(
             Local(
                 kind=one.direction,
-                cost=FORWARD_COST if one.direction == "forward" else BACKWARD_COST,
+                cost=one.direction,
                 groups=((rank,),),
                 sharded=False,
                 inputs=() if arriving is None else (arriving[1],),

@@ -25,10 +25,11 @@ touch and the edges that they wait for. How to read a plan:
 - **Gates** hold compute up: before a variable's first use in the forward pass, before backward returns, or before
   `step()` returns.
 - **Stages.** If the strategy has stages, `forward` and `backward` are the passes of one microbatch through one stage on
-  one rank. A `send` carries what crosses the boundary between two stages: activations, or their gradients. They belong
-  to no message (-1), and each boundary has a queue in each direction. `num_elements` of a pass counts examples. A rank
-  computes and updates only the variables of its stages. A variable's gradient is ready during the last backward pass of
-  the rank that contributes to it.
+  one rank. Where the plan splits backward passes, `weights` computes the gradients of weights afterwards. A `send`
+  carries what crosses the boundary between two stages: activations, or their gradients. They belong to no message (-1),
+  and each boundary has a queue in each direction. `num_elements` of a pass counts examples. A rank computes and updates
+  only the variables of its stages. A variable's gradient is ready during the last pass of the rank that contributes to
+  it: `backward`, or `weights` if backward passes are split.
 - **every** k: the operation takes place only in the iterations k-1, 2k-1, ….
 """
 
@@ -105,6 +106,7 @@ LocalKind: TypeAlias = Literal[
     "outer",
     "forward",
     "backward",
+    "weights",
 ]
 """The kinds of local operations.
 
@@ -114,7 +116,8 @@ adds up the products and averages them · `norm` adds the squares of its gradien
 optimizer on gradients, clipped by the norm that it waits for, if any · `copy` copies regions · `take` copies data that
 arrived some iterations ago (the lag of its edges), if there was such an iteration · `read_rows` takes rows out of the
 parameter, `write_rows` puts rows into it, with a lag as in `take` · `outer` runs the outer optimizer of periodic
-averaging · `forward`, `backward` pass a microbatch through a stage.
+averaging · `forward`, `backward` pass a microbatch through a stage · `weights` computes the gradients of weights that
+this backward pass has left for later.
 """
 
 Event: TypeAlias = Literal["operation", "grad_ready", "step_called"]
@@ -178,10 +181,6 @@ class StagePass:
     microbatch: int
 
 
-FORWARD_COST = "forward"
-BACKWARD_COST = "backward"
-
-
 class Local(NamedTuple):
     """An operation within ranks.
 
@@ -232,7 +231,8 @@ class Plan:
 
     `stages` and `microbatches` are those of the strategy. With stages, a rank's gradient is the sum over its
     microbatches, each divided by the number of microbatches, and the ranks' gradients of a variable add up.
-    `recompute`: a backward pass computes the activations of its stage again.
+    `recompute`: a backward pass computes the activations of its stage again. `splits_backward`: it leaves gradients of
+    weights to a later pass, `weights`.
     """
 
     model: str
@@ -253,6 +253,12 @@ class Plan:
     stages: tuple[ModelStage, ...] = ()
     microbatches: int = 1
     recompute: bool = False
+    splits_backward: bool = False
+
+    @property
+    def gradient_pass(self) -> LocalKind:
+        """The kind of pass after which the gradients of a microbatch are complete."""
+        return "weights" if self.splits_backward else "backward"
 
     @property
     def weights(self) -> tuple[float, ...]:

@@ -8,7 +8,10 @@ it would under stock DDP.
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +33,7 @@ from autosync.search.study_folder import StudyFolder, folder_named_after
 from autosync.specs.cluster import ClusterSpec
 
 if TYPE_CHECKING:
-    # What searches takes seconds to load. It is loaded while the ranks start.
+    # What searches takes seconds to load. It is loaded while the ranks start, and the script begins to train.
     from autosync.script_tuning.tuner import ScriptTuner, ScriptTuning
 
 NUM_TRIALS = 12
@@ -105,7 +108,7 @@ def tune_script(
     folder = folder_named_after(study, name, cluster.name)
     given = {key: value for key, value in settings.items() if value is not None}
     script = TrainingScript(command=tuple(command), environment=environment or {})
-    with ThreadPoolExecutor(1, thread_name_prefix="autosync-load") as pool:
+    with ThreadPoolExecutor(1, thread_name_prefix="autosync-load", initializer=_yield_processors) as pool:
         loading = pool.submit(_load, given, progress)
         if given.keys() & _CHECKED:
             # What the user has asked for is checked before anything starts.
@@ -118,13 +121,14 @@ def tune_script(
             for reason in facts.reasons:
                 progress.note(f"only the script's optimizer may update: {reason}")
             ranks.fit(facts.model, cluster)
-            make_tuner, loaded = loading.result()
+            # A script that ends after its proof waits, rather than run out of steps.
+            trials = ScriptTrials(ranks, observed=answers, most_spared=MOST_SPARED if then == "stop" else None)
+            make_tuner, loaded = trials.train_while(loading.result, None)
             tuner = make_tuner(
                 command=tuple(command),
                 cluster=cluster,
                 facts=facts,
-                # A script that ends after its proof waits, rather than run out of steps.
-                trials=ScriptTrials(ranks, observed=answers, most_spared=MOST_SPARED if then == "stop" else None),
+                trials=trials,
                 settings={"task": shlex.join(command), **loaded},
                 output=output,
                 progress=progress,
@@ -139,6 +143,13 @@ def tune_script(
                 training.go_on(tunes_again=then == "retune")
                 code = ranks.wait()
             return TunedScript(tunings=tuple(training.tunings), drifts=tuple(training.drifts), code=code)
+
+
+def _yield_processors() -> None:
+    """Let this thread come after others where processors are few: the ranks may start on this machine."""
+    if sys.platform == "linux":
+        # Elsewhere threads have no priority of their own.
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 def _load(given: dict[str, Any], progress: ProgressListener) -> tuple[type[ScriptTuner], Mapping[str, Any]]:

@@ -2,7 +2,8 @@
 
 Every rank builds the whole model, and keeps gradients and state of what its stages train. The forward pass of a
 microbatch holds activations until its backward pass, and the plan's order says how many microbatches are between both.
-If backward passes compute activations again, it holds what has crossed the boundary before its stage.
+If backward passes are split, it holds them until the gradients of weights are there: their factors take as much. If
+backward passes compute activations again, it holds what has crossed the boundary before its stage.
 In the first step, each rank also runs all stages by itself on one microbatch, with the gradients of the whole model.
 """
 
@@ -72,6 +73,6 @@ def _most_under_way(plan: Plan, passes: list[Local], of_stage: list[float], ente
         # A backward pass that computes activations again has all of one microbatch for a while.
         again = of_stage[settings.stage] if plan.recompute and one.kind == "backward" else 0.0
         most[rank] = max(most[rank], now[rank] + again)
-        if one.kind == "backward":
+        if one.kind == plan.gradient_pass:
             now[rank] -= kept
     return most

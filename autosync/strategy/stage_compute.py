@@ -14,22 +14,40 @@ from autosync.strategy.stages import ModelStage, holders_of_variables
 
 
 def pass_seconds(
-    stages: Sequence[ModelStage], model: ModelSpec, num_examples: int, *, recompute: bool
+    stages: Sequence[ModelStage], model: ModelSpec, num_examples: int, *, recompute: bool, splits_backward: bool
 ) -> Mapping[tuple[str, int], float]:
     """Return the seconds of a microbatch's passes through each stage, on a device of speed 1.
 
-    The keys are `forward` or `backward`, and the stage's number. With `recompute`, a backward pass begins with another
-    forward pass.
+    The keys are `forward`, `backward` or `weights`, and the stage's number. With `recompute`, a backward pass begins
+    with another forward pass. If it is not split, `weights` takes no time.
     """
     factor = share_factor(model, num_examples)
     both = segment_seconds(model.timeline)
     forward = [segment.seconds for segment in model.timeline.forward]
+    apart = weight_seconds(model) if splits_backward else [0.0] * len(forward)
     begins = [stage.before for stage in stages]
     found: dict[tuple[str, int], float] = {}
     for stage, (begin, end) in enumerate(zip(begins, [*begins[1:], len(forward)], strict=True)):
         found["forward", stage] = factor * math.fsum(forward[begin:end])
         again = 0.0 if recompute else math.fsum(forward[begin:end])
-        found["backward", stage] = factor * (math.fsum(both[begin:end]) - again)
+        found["weights", stage] = factor * math.fsum(apart[begin:end])
+        found["backward", stage] = factor * (math.fsum(both[begin:end]) - again) - found["weights", stage]
+    return found
+
+
+def weight_seconds(model: ModelSpec) -> list[float]:
+    """Return the time of each forward segment that its gradients of weights take, where they can come later.
+
+    Linear layers can leave them for later. Their backward pass has two products of equally many multiplications, one
+    for the gradients of weights. So that is half of the module's backward pass, or less if it owns other variables too.
+    """
+    both = segment_seconds(model.timeline)
+    found = []
+    for segment, seconds in zip(model.timeline.forward, both, strict=True):
+        own = [model.variable(name) for name in segment.variables]
+        linear = sum(one.num_bytes for one in own if one.kind == "linear")
+        share = linear / sum(one.num_bytes for one in own) if linear else 0.0
+        found.append(0.5 * share * (seconds - segment.seconds))
     return found
 
 
@@ -48,7 +66,7 @@ def strategy_compute_seconds(strategy: Strategy | None, model: ModelSpec, cluste
     if strategy is None or not strategy.stages:
         return compute_seconds(model, cluster, () if strategy is None else strategy.shares)
     num_examples = model.batch_size * cluster.num_workers // strategy.microbatches
-    passes = pass_seconds(strategy.stages, model, num_examples, recompute=strategy.recompute)
+    passes = pass_seconds(strategy.stages, model, num_examples, recompute=strategy.recompute, splits_backward=False)
     seconds = update_seconds(strategy.stages, model, cluster.num_workers)
     for number, stage in enumerate(strategy.stages):
         for microbatch in range(strategy.microbatches):

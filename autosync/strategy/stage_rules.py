@@ -35,6 +35,9 @@ def stage_problems(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -
     if strategy.slack < 0:
         yield Problem(what=f"a slack of {strategy.slack}", rule="0 or more microbatches", path=("slack",))
     yield from _interleaved(strategy)
+    if strategy.schedule == "zero_bubble" and strategy.recompute:
+        rule = "the gradients of weights come after the backward pass, from activations that it would drop"
+        yield Problem(what="recompute: true with zero_bubble", rule=rule, path=("recompute",))
     broken = [*_places(strategy.stages, model), *_ranks(strategy.stages, cluster)]
     yield from broken
     yield from _unbuilt(strategy, model, cluster)

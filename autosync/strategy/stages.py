@@ -7,8 +7,10 @@ compute it. The global batch, which is the task's `batch_size` times the number 
 m mod n: these ranks are data-parallel. A rank may have several stages, as the first and the last one, so that a weight
 that both use is on one rank. `schedule` sets the order of forward and backward passes on each rank. Under `1f1b`,
 `slack` lets a rank have so many more microbatches between their two passes; they hide the time that sends take. Under
-`interleaved`, the ranks take stages in turn, several each, and `slack` counts as under `1f1b`. With `recompute`, a rank
-keeps of a microbatch only what has crossed the boundary before its stage; its backward pass computes the rest again.
+`interleaved`, the ranks take stages in turn, several each, and `slack` counts as under `1f1b`. Under `zero_bubble`, a
+backward pass computes only what the stage before waits for; the gradients of weights come in a pass of their own, for
+which ranks have time when they would wait. With `recompute`, a rank keeps of a microbatch only what has crossed the
+boundary before its stage; its backward pass computes the rest again.
 
 **What it means.** All microbatches go forward and backward before the update (a flush), so a step computes the gradient
 of the mean over the global batch, as without stages. A rank holds the variables that its stages use, and messages go
@@ -30,9 +32,9 @@ from autosync.documents import STRICT
 from autosync.specs.cuts import StageCut
 from autosync.specs.model import ModelSpec
 
-PipelineSchedule: TypeAlias = Literal["gpipe", "1f1b", "interleaved"]
-"""The order of passes: all forward passes first, or one forward pass and one backward pass in turn, or the latter with
-several stages a rank."""
+PipelineSchedule: TypeAlias = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
+"""The order of passes: all forward passes first; or one forward pass and one backward pass in turn; or the latter with
+several stages a rank; or the latter with the gradients of weights apart."""
 SCHEDULES: tuple[PipelineSchedule, ...] = get_args(PipelineSchedule)
 USUAL_SCHEDULE: PipelineSchedule = "1f1b"
 

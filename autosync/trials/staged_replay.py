@@ -1,8 +1,8 @@
 """Replays stages: passes sleep for the times of their layers, and all bytes between stages and ranks are real.
 
 A pass of a microbatch takes the time that the spec's profile gives for its examples. Every boundary carries the plan's
-bytes, whose numbers have no meaning. A stage's gradients come with its last backward pass of a step, as their sums over
-microbatches would.
+bytes, whose numbers have no meaning. A stage's gradients come with the last pass of a step that completes some, as sums
+over microbatches would.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from autosync.plan.types import Local, Plan, StagePass
+from autosync.runtime.stages.left_products import LeftProducts
 from autosync.runtime.stages.recorded_model import num_examples_of, planned_bytes
 from autosync.runtime.stages.stage_program import PassedMicrobatch
 from autosync.specs.model import ModelSpec
@@ -42,13 +43,14 @@ class ReplayedBoundary:
 
 
 class ReplayedStage:
-    """A stage of a replayed model. `seconds` are those of a microbatch's forward and backward pass."""
+    """A stage of a replayed model. `seconds` are those of a microbatch's forward and backward pass, and of the
+    gradients of weights that the backward pass leaves for later; None if it leaves none."""
 
     def __init__(
         self,
         model: ReplayedModel,
         names: Sequence[str],
-        seconds: tuple[float, float],
+        seconds: tuple[float, float, float | None],
         num_passes: int,
         *,
         arriving: ReplayedBoundary | None,
@@ -75,31 +77,50 @@ class ReplayedStage:
     def backward(
         self, passed: PassedMicrobatch, gradients: Mapping[int, torch.Tensor], *, scale: float
     ) -> Mapping[int, torch.Tensor]:
-        """Take the time of a backward pass; after the last one of a step there are gradients."""
+        """Take the time of a backward pass; unless it is split, there are gradients after the last one of a step."""
         del passed, gradients, scale
+        if self._seconds[2] is None:
+            self._complete(self._seconds[1])
+        else:
+            self._model.pace.spend(self._seconds[1])
+        return {} if self.arriving is None else {0: self.arriving.backward}
+
+    def weights(self, left: LeftProducts) -> None:
+        """Take the time of what a backward pass has left."""
+        del left
+        assert self._seconds[2] is not None, "the plan splits backward passes"
+        self._complete(self._seconds[2])
+
+    def _complete(self, seconds: float) -> None:
+        """Take the time of a pass that completes a microbatch's gradients; the last one of a step produces them."""
         self._num_passed += 1
         if self._num_passed < self._num_passes:
-            self._model.pace.spend(self._seconds[1])
+            self._model.pace.spend(seconds)
         else:
             self._num_passed = 0
-            backward_of(self._model, self._names, self._seconds[1])
-        return {} if self.arriving is None else {0: self.arriving.backward}
+            backward_of(self._model, self._names, seconds)
 
 
 def replay_stages(spec: ModelSpec, rank: int, plan: Plan, model: ReplayedModel) -> list[ReplayedStage]:
     """Return the stages of a plan as a rank replays them; `spec` is at the pace of its device."""
-    seconds = pass_seconds(plan.stages, spec, num_examples_of(plan), recompute=plan.recompute)
+    seconds = pass_seconds(
+        plan.stages, spec, num_examples_of(plan), recompute=plan.recompute, splits_backward=plan.splits_backward
+    )
     uses = stages_of_variables(plan.stages, spec)
     boundaries = [ReplayedBoundary(*planned_bytes(plan, number)) for number in range(len(plan.stages) - 1)]
     counts = [0] * len(plan.stages)
     for one in plan.operations:
-        if isinstance(one, Local) and isinstance(one.settings, StagePass) and one.kind == "backward":
+        if isinstance(one, Local) and isinstance(one.settings, StagePass) and one.kind == plan.gradient_pass:
             counts[one.settings.stage] += one.groups[0][0] == rank
     return [
         ReplayedStage(
             model,
             [name for name, stages in uses.items() if number in stages],
-            (seconds["forward", number], seconds["backward", number]),
+            (
+                seconds["forward", number],
+                seconds["backward", number],
+                seconds["weights", number] if plan.splits_backward else None,
+            ),
             counts[number],
             arriving=boundaries[number - 1] if number else None,
             leaving=boundaries[number] if number < len(boundaries) else None,

@@ -47,7 +47,9 @@ class _Player:
         self._model = model
         self._cluster = cluster
         self._costs = costs
-        self._seconds = pass_seconds(plan.stages, model, _num_examples(plan), recompute=plan.recompute)
+        self._seconds = pass_seconds(
+            plan.stages, model, _num_examples(plan), recompute=plan.recompute, splits_backward=plan.splits_backward
+        )
         rates = [rate * costs.link_share for node in cluster.nodes for rate in (node.bandwidth_out, node.bandwidth_in)]
         self._uplinks = len(rates)
         for rack in cluster.racks:

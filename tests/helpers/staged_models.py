@@ -102,7 +102,8 @@ def random_division(rng: random.Random) -> tuple[Strategy, ModelSpec, ClusterSpe
     model = chain(num_segments, batch_size=rng.choice((2, 4, 6)), tied=tied)
     num_examples = model.batch_size * num_workers
     counts = [count for count in range(max(widths), num_examples + 1) if num_examples % count == 0]
-    strategy = divided_strategy(model, stages, rng.choice(counts), rng.choice(("gpipe", "1f1b")), rng.choice((0, 0, 2)))
+    schedule = rng.choice(("gpipe", "1f1b", "zero_bubble"))
+    strategy = divided_strategy(model, stages, rng.choice(counts), schedule, rng.choice((0, 0, 2)))
     return strategy, model, nodes(*_placed(num_workers, rng))
 
 

@@ -21,13 +21,17 @@ def test_every_pass_is_drawn_once_and_in_order(seed: int) -> None:
     strategy, model, cluster = random_division(random.Random(seed))
     plan = lower(strategy, model, cluster)
     passes = drawn_passes(plan)
-    assert len(passes) == 2 * len(strategy.stages) * strategy.microbatches
-    ends = {(one.is_forward, one.stage, one.microbatch): one.end for one in passes}
+    kinds = ("forward", "backward", "weights") if plan.splits_backward else ("forward", "backward")
+    assert len(passes) == len(kinds) * len(strategy.stages) * strategy.microbatches
+    ends = {(one.kind, one.stage, one.microbatch): one.end for one in passes}
+    assert {one.kind for one in passes} == set(kinds)
     for one in passes:
-        if one.is_forward and one.stage:
-            assert one.begin >= ends[True, one.stage - 1, one.microbatch]
-        if not one.is_forward and one.stage < len(strategy.stages) - 1:
-            assert one.begin >= ends[False, one.stage + 1, one.microbatch]
+        if one.kind == "forward" and one.stage:
+            assert one.begin >= ends["forward", one.stage - 1, one.microbatch]
+        if one.kind == "backward" and one.stage < len(strategy.stages) - 1:
+            assert one.begin >= ends["backward", one.stage + 1, one.microbatch]
+        if one.kind == "weights":
+            assert one.begin >= ends["backward", one.stage, one.microbatch]
     for rank in range(plan.num_workers):
         mine = sorted((one.begin, one.end) for one in passes if one.rank == rank)
         assert all(first[1] <= second[0] for first, second in itertools.pairwise(mine))

@@ -1,5 +1,6 @@
 """The passes of stages: their order, what is in flight, and the bytes between stages."""
 
+import itertools
 import random
 from collections import Counter
 
@@ -27,7 +28,7 @@ def _straight(num_stages: int) -> list[ModelStage]:
 @given(
     widths=st.lists(st.integers(1, 4), min_size=1, max_size=5),
     microbatches=st.integers(4, 12),
-    schedule=st.sampled_from(("gpipe", "1f1b")),
+    schedule=st.sampled_from(("gpipe", "1f1b", "zero_bubble")),
 )
 def test_every_pass_comes_once_and_after_what_it_needs(
     widths: list[int], microbatches: int, schedule: PipelineSchedule
@@ -39,7 +40,8 @@ def test_every_pass_comes_once_and_after_what_it_needs(
     ]
     order = order_of_passes(stages, microbatches, schedule)
     keys = [(one.direction, one.stage, one.microbatch) for one in order]
-    assert len(keys) == len(set(keys)) == 2 * microbatches * len(stages)
+    directions = ("forward", "backward", "weights")[: 3 if schedule == "zero_bubble" else 2]
+    assert len(keys) == len(set(keys)) == len(directions) * microbatches * len(stages)
     place = {key: number for number, key in enumerate(keys)}
     for (direction, stage, microbatch), number in place.items():
         if direction == "forward" and stage:
@@ -47,7 +49,9 @@ def test_every_pass_comes_once_and_after_what_it_needs(
         if direction == "backward":
             assert place["forward", stage, microbatch] < number
             assert stage == len(stages) - 1 or place["backward", stage + 1, microbatch] < number
-    for direction in ("forward", "backward"):
+        if direction == "weights":
+            assert place["backward", stage, microbatch] < number
+    for direction in directions:
         for number, stage in enumerate(stages):
             for rank in stage.ranks:
                 mine = [m for d, s, m in keys if (d, s) == (direction, number) and stage.rank_of(m) == rank]
@@ -109,6 +113,36 @@ def test_interleaved_stages_wait_for_one_short_stage_a_rank(
         assert kept[rank] <= 2 * (num_ranks - rank - 1) + (per_rank - 1) * num_ranks + slack + 1
 
 
+@given(num_stages=st.integers(2, 6), microbatches=st.integers(1, 20), slack=st.integers(0, 3))
+def test_gradients_of_weights_fill_bubbles_in_the_memory_of_a_first_stage(
+    num_stages: int, microbatches: int, slack: int
+) -> None:
+    order = order_of_passes(_straight(num_stages), microbatches, "zero_bubble", slack)
+    kept: Counter[int] = Counter()
+    for one in order:
+        kept[one.stage] += {"forward": 1, "backward": 0, "weights": -1}[one.direction]
+        assert kept[one.stage] <= num_stages + slack
+    # With one unit for each of three passes, the bubble is a third of what it is under 1f1b.
+    end = max(one.begin for one in order) + 1
+    if microbatches >= num_stages:
+        assert end == 3 * microbatches + num_stages - 1
+    # No rank waits while it has gradients of weights to compute.
+    for stage in range(num_stages):
+        mine = [one for one in order if one.stage == stage]
+        for before, after in itertools.pairwise(mine):
+            left = sum(one.direction == "backward" for one in mine[: mine.index(after)])
+            done = sum(one.direction == "weights" for one in mine[: mine.index(after)])
+            assert left == done or after.begin == before.begin + 1
+
+
+def test_a_split_backward_pass_sends_first() -> None:
+    order = order_of_passes(_straight(3), 4, "zero_bubble")
+    last = "".join(f"{one.direction[0]}{one.microbatch}" for one in order if one.stage == 2)
+    first = "".join(f"{one.direction[0]}{one.microbatch}" for one in order if one.stage == 0)
+    assert first == "f0f1f2b0w0f3b1w1b2w2b3w3"
+    assert last == "f0b0f1b1f2b2w0f3b3w1w2w3"
+
+
 def test_interleaved_passes_go_in_groups() -> None:
     stages = [ModelStage(before=n, ranks=(n % 2,)) for n in range(4)]
     order = order_of_passes(stages, 4, "interleaved")
@@ -143,6 +177,7 @@ def test_bytes_of_links_are_those_of_the_moves(seed: int) -> None:
 @settings(max_examples=40)
 def test_each_operation_comes_after_those_that_it_waits_for(seed: int) -> None:
     plan, _ = _plan(seed)
+    num_kinds = 3 if plan.splits_backward else 2
     for index, one in enumerate(plan.operations):
         assert all(edge.target < index for edge in one.after if edge.event == "operation" and not edge.lag)
     passes = Counter(
@@ -151,7 +186,7 @@ def test_each_operation_comes_after_those_that_it_waits_for(seed: int) -> None:
         if isinstance(one, Local) and isinstance(one.settings, StagePass)
     )
     assert set(passes.values()) == {1}
-    assert len(passes) == 2 * len(plan.stages) * plan.microbatches
+    assert len(passes) == num_kinds * len(plan.stages) * plan.microbatches
 
 
 def test_a_tied_gradient_is_summed_over_both_stages() -> None:
@@ -186,7 +221,7 @@ def test_a_plan_with_stages_in_words() -> None:
     assert "message 0" in text
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero_bubble"])
 def test_plans_are_deterministic(schedule: PipelineSchedule) -> None:
     model, cluster = chain(6), nodes(1, 1, 1)
     strategy = divided_strategy(model, [ModelStage(before=2 * i, ranks=(i,)) for i in range(3)], 12, schedule)

@@ -53,6 +53,19 @@ def test_gradients_come_with_the_last_backward_pass() -> None:
         assert gradients == ({"w0", "w2"} if number == 3 else set())
 
 
+def test_split_backward_passes_bring_gradients_with_those_of_the_weights() -> None:
+    plan = lower(divided_strategy(MODEL, STAGES, 2, "zero_bubble"), MODEL, nodes(1, 1))
+    model = ReplayedModel(MODEL)
+    last = replay_stages(MODEL, 1, plan, model)[1]
+    for number in range(2):
+        passed = last.forward([], {}, keeps=True)
+        last.backward(passed, {}, scale=0.5)
+        assert not any(one.grad is not None for _, one in model.named_parameters())
+        last.weights(passed.left)
+        gradients = {name for name, one in model.named_parameters() if one.grad is not None}
+        assert gradients == ({"w0", "w2"} if number == 1 else set())
+
+
 @pytest.mark.parametrize("name", ["w0", "w2"])
 def test_a_replayed_model_has_its_parameters(name: str) -> None:
     assert ReplayedModel(MODEL).parameter(name).shape == MODEL.variable(name).shape

@@ -20,12 +20,12 @@ class StageDivision:
     def __init__(self, plan: Plan, model: ModelSpec) -> None:
         self._plan = plan
         self._stages_of: Mapping[str, tuple[int, ...]] = stages_of_variables(plan.stages, model) if plan.stages else {}
-        self._backward: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._completing: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for index, operation in enumerate(plan.operations):
             if isinstance(operation, Local) and isinstance(operation.settings, StagePass):
                 place, rank = operation.settings, operation.groups[0][0]
-                if operation.kind == "backward":
-                    self._backward.setdefault((rank, place.stage), []).append((index, place.microbatch))
+                if operation.kind == plan.gradient_pass:
+                    self._completing.setdefault((rank, place.stage), []).append((index, place.microbatch))
 
     def holds(self, rank: int, variable: str) -> bool:
         """Whether a rank computes with a variable."""
@@ -37,7 +37,7 @@ class StageDivision:
         """Return edges to the passes after which a rank's gradient of a variable is complete."""
         if not self._plan.stages:
             return ()
-        passes = [self._backward.get((rank, stage), []) for stage in self._stages_of[variable]]
+        passes = [self._completing.get((rank, stage), []) for stage in self._stages_of[variable]]
         return tuple(Edge("operation", index) for of_stage in passes for index, _ in of_stage)
 
     def gradient(self, workload: Workload, variable: Variable, rank: int, step: int, value: Array) -> Gradient:
@@ -46,6 +46,6 @@ class StageDivision:
         scale = 1.0 / self._plan.microbatches / len(stages)
         dense = value * 0.0
         for stage in stages:
-            for _, microbatch in self._backward.get((rank, stage), []):
+            for _, microbatch in self._completing.get((rank, stage), []):
                 dense = dense + workload.gradient(variable, microbatch, step, value).dense * scale
         return Gradient(dense=dense)

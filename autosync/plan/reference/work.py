@@ -57,6 +57,7 @@ class Worker:
             "outer": self._outer,
             "forward": self._pass,
             "backward": self._pass,
+            "weights": self._pass,
         }
 
     def do(self, operation: Local, rank: int, step: int) -> None:

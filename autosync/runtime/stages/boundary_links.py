@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from autosync.plan.types import Local, Plan, StagePass, Transfer
+from autosync.plan.types import Local, LocalKind, Plan, StagePass, Transfer
 from autosync.runtime.wire.exchange import failure_of, finish
 from autosync.runtime.wire.links import Links
 from autosync.runtime.wire.transfer_pieces import Send
@@ -35,9 +35,13 @@ class RankPass(NamedTuple):
     """
 
     operation: int
-    is_forward: bool
+    kind: LocalKind
     place: StagePass
     before: int
+
+    @property
+    def is_forward(self) -> bool:
+        return self.kind == "forward"
 
 
 class _Message(NamedTuple):
@@ -62,7 +66,7 @@ def passes_of(plan: Plan, rank: int) -> list[RankPass]:
     for index, one in enumerate(plan.operations):
         if isinstance(one, Local) and isinstance(one.settings, StagePass) and one.groups[0][0] == rank:
             before = makers.get(one.inputs[0], -1) if one.inputs else -1
-            found.append(RankPass(index, one.kind == "forward", one.settings, before))
+            found.append(RankPass(index, one.kind, one.settings, before))
             makers.update(dict.fromkeys(one.outputs, index))
     return found
 

@@ -40,7 +40,7 @@ def record_stages(
         if random.getstate() != state:
             raise OperationError("the forward pass draws random numbers of Python's, and stages would repeat the first")
         _refuse(tape, bundle)
-        programs = stage_programs(tape, plan.stages)
+        programs = stage_programs(tape, plan.stages, splits_backward=plan.splits_backward)
         _refuse_other_uses(programs, plan, bundle)
         _refuse_other_bytes(programs, plan)
         _compare(task, model, programs, microbatches[-1])
@@ -158,6 +158,7 @@ def _run_all(programs: Sequence[StageProgram], batch: Sequence[torch.Tensor]) ->
     gradients: dict[int, torch.Tensor] = {}
     for program, passed in zip(reversed(programs), reversed(all_passed), strict=True):
         gradients = program.backward(passed, gradients, scale=1.0)
+        program.weights(passed.left)
     loss = all_passed[-1].loss
     assert loss is not None, "the last stage computes the loss"
     return loss.detach()

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 
 from autosync.runtime.stages.boundary_bytes import BoundaryBytes
+from autosync.runtime.stages.left_products import LeftProducts, can_leave, make_leaving
 from autosync.specs.profile.tape import Tape
 from autosync.strategy.stages import ModelStage
 
@@ -18,7 +19,8 @@ class PassedMicrobatch:
     """What a stage keeps of a microbatch from its forward pass to its backward pass.
 
     `leaves` are the received values whose gradients go back, `ends` the values that are sent on and get gradients.
-    `again` makes the forward pass another time; it is None if this one has kept its activations.
+    `again` makes the forward pass another time; it is None if this one has kept its activations. `left` takes what the
+    backward pass leaves for later, if it is split.
     """
 
     leaves: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -26,6 +28,7 @@ class PassedMicrobatch:
     sent: dict[int, torch.Tensor] = field(default_factory=dict)
     loss: torch.Tensor | None = None
     again: Callable[[], PassedMicrobatch] | None = None
+    left: LeftProducts = field(default_factory=LeftProducts)
 
 
 class StageBoundary(Protocol):
@@ -51,12 +54,25 @@ class StageWork(Protocol):
     def backward(
         self, passed: PassedMicrobatch, gradients: Mapping[int, torch.Tensor], *, scale: float
     ) -> Mapping[int, torch.Tensor]: ...
+    def weights(self, left: LeftProducts) -> None: ...
 
 
 class StageProgram:
-    """One stage of a recorded pass. `arriving` and `leaving` say what crosses its boundaries (None: there is none)."""
+    """One stage of a recorded pass. `arriving` and `leaving` say what crosses its boundaries (None: there is none).
 
-    def __init__(self, tape: Tape, begin: int, end: int, *, arriving: BoundaryBytes | None, last: bool) -> None:
+    If it splits its backward passes, they leave gradients of weights for `weights`.
+    """
+
+    def __init__(
+        self,
+        tape: Tape,
+        begin: int,
+        end: int,
+        *,
+        arriving: BoundaryBytes | None,
+        last: bool,
+        splits_backward: bool = False,
+    ) -> None:
         self.arriving = arriving
         self.leaving = None if last else BoundaryBytes(tape, tape.crossing(end))
         self.uses = {name for name, uses in tape.uses.items() if any(begin <= segment < end for segment in uses)}
@@ -67,6 +83,7 @@ class StageProgram:
         received = () if arriving is None else arriving.values
         self._changed = {number for number in received if tape.values[number].storage in changed}
         self._drops = self._last_uses()
+        self._leaves = [splits_backward and can_leave(call) for call in self._calls]
 
     def _last_uses(self) -> list[list[int]]:
         """Return the values that no later call needs, after each call."""
@@ -109,8 +126,8 @@ class StageProgram:
                 leaf = passed.leaves[number] = tensor.detach().requires_grad_()
             # A leaf of autograd cannot be changed in place.
             values[number] = leaf.clone() if number in self._changed else leaf
-        for call, drops in zip(self._calls, self._drops, strict=True):
-            values.update(call.make(values))
+        for call, leaves, drops in zip(self._calls, self._leaves, self._drops, strict=True):
+            values.update(make_leaving(call, values, passed.left) if leaves else call.make(values))
             for number in drops:
                 del values[number]
         if self.leaving is not None:
@@ -136,13 +153,20 @@ class StageProgram:
             number: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for number, leaf in passed.leaves.items()
         }
 
+    def weights(self, left: LeftProducts) -> None:
+        """Compute the gradients of weights that a backward pass has left."""
+        left.accumulate()
 
-def stage_programs(tape: Tape, stages: Sequence[ModelStage]) -> list[StageProgram]:
+
+def stage_programs(tape: Tape, stages: Sequence[ModelStage], *, splits_backward: bool = False) -> list[StageProgram]:
     """Return the programs of all stages."""
     begins = [stage.before for stage in stages]
     ends = [*begins[1:], len(tape.modules)]
     programs: list[StageProgram] = []
     for number, (begin, end) in enumerate(zip(begins, ends, strict=True)):
         arriving = programs[-1].leaving if programs else None
-        programs.append(StageProgram(tape, begin, end, arriving=arriving, last=number == len(stages) - 1))
+        is_last = number == len(stages) - 1
+        programs.append(
+            StageProgram(tape, begin, end, arriving=arriving, last=is_last, splits_backward=splits_backward)
+        )
     return programs

@@ -23,6 +23,7 @@ from autosync.runtime.session.variable_roles import VariableRoles
 from autosync.runtime.stages.batch_form import form_of, microbatches_of
 from autosync.runtime.stages.boundary_links import BoundaryLinks, RankPass, passes_of
 from autosync.runtime.stages.failure_told import FailureTold
+from autosync.runtime.stages.left_products import LeftProducts
 from autosync.runtime.stages.recorded_model import num_examples_of
 from autosync.runtime.stages.stage_program import PassedMicrobatch, StageBoundary, StageWork
 from autosync.runtime.stages.whole_state import send_optimizer_state, send_variables
@@ -116,7 +117,11 @@ class StagedSession:
         stages_of = stages_of_variables(self._plan.stages, self._bundle.model)
         return {
             name: max(
-                (one.operation for one in self._passes if not one.is_forward and one.place.stage in stages_of[name]),
+                (
+                    one.operation
+                    for one in self._passes
+                    if one.kind == self._plan.gradient_pass and one.place.stage in stages_of[name]
+                ),
                 default=-2,
             )
             for name in self._held
@@ -125,13 +130,17 @@ class StagedSession:
     def _taking(self, name: str) -> Callable[[torch.Tensor], None]:
         def take(_: torch.Tensor) -> None:
             if self._under_way == self._last_passes[name]:
-                self._came.add(name)
-                if len(self._holders[name]) > 1:
-                    self._gradients.take(name)
-                else:
-                    self._engine.gradient_ready(self._numbers[name])
+                self._take(name)
 
         return take
+
+    def _take(self, name: str) -> None:
+        """Give a gradient that is complete to the engine."""
+        self._came.add(name)
+        if len(self._holders[name]) > 1:
+            self._gradients.take(name)
+        else:
+            self._engine.gradient_ready(self._numbers[name])
 
     @property
     def global_batch(self) -> int:
@@ -172,12 +181,16 @@ class StagedSession:
     def _run(self, microbatches: Sequence[Any]) -> float:
         """Make all passes of the step; return this rank's part of the loss."""
         kept: dict[tuple[int, int], PassedMicrobatch] = {}
+        left: dict[tuple[int, int], LeftProducts] = {}
         staying: dict[int, Mapping[int, torch.Tensor]] = {}
         losses: list[torch.Tensor] = []
         self._came.clear()
         self._boundaries.begin()
         for one in self._passes:
             program, key = self._programs[one.place.stage], (one.place.stage, one.place.microbatch)
+            if one.kind == "weights":
+                self._weights(program, one, left.pop(key))
+                continue
             boundary = program.arriving if one.is_forward else program.leaving
             arrived: Mapping[int, torch.Tensor] = {}
             if boundary is not None:
@@ -191,7 +204,9 @@ class StagedSession:
                 if passed.loss is not None:
                     losses.append(passed.loss.detach())
             else:
-                made, boundary = self._backward(program, one, kept.pop(key), arrived), program.arriving
+                passed = kept.pop(key)
+                made, boundary = self._backward(program, one, passed, arrived), program.arriving
+                left[key] = passed.left
             if boundary is not None and self._boundaries.sends(one):
                 self._boundaries.send(one, boundary.pack(made, backward=not one.is_forward))
             elif boundary is not None:
@@ -212,6 +227,18 @@ class StagedSession:
             return program.backward(passed, gradients, scale=1.0 / self._plan.microbatches)
         finally:
             self._under_way = -1
+
+    def _weights(self, program: StageWork, one: RankPass, left: LeftProducts) -> None:
+        """Compute what a backward pass has left. After the last such pass, all gradients of the stage are complete."""
+        self._under_way = one.operation
+        try:
+            program.weights(left)
+        finally:
+            self._under_way = -1
+        for name in self._held:
+            is_last = self._last_passes[name] == one.operation and name not in self._came
+            if is_last and self._parameters[name].grad is not None:
+                self._take(name)
 
     def _update(self) -> None:
         """Wait for the sums within stages, and update what this rank holds."""
@@ -244,10 +271,11 @@ class StagedSession:
     def describe(self) -> str:
         """Describe in words what this rank does."""
         mine = sorted({one.place.stage for one in self._passes})
+        num_microbatches = sum(one.is_forward for one in self._passes)
         stages, rank = self._plan.stages, self._links.rank
         return (
             f"rank {rank} computes stage {' and '.join(map(str, mine))} of {len(stages)} ({len(self._held)} of "
-            f"{len(self._parameters)} variables), {len(self._passes) // 2} microbatches forward and backward "
+            f"{len(self._parameters)} variables), {num_microbatches} microbatches forward and backward "
             "a step"
         )
 

@@ -32,7 +32,12 @@ it."""
 FAR = 6.0
 """The distance between strategies with and without stages: the errors of their predictions have other causes."""
 _NUM_OF_STAGES = 6
-_SCHEDULE_PLACES: Mapping[PipelineSchedule, float] = {"gpipe": 0.7, "1f1b": 0.0, "interleaved": -0.7}
+_SCHEDULE_PLACES: Mapping[PipelineSchedule, float] = {
+    "gpipe": 0.7,
+    "1f1b": 0.0,
+    "zero_bubble": -0.35,
+    "interleaved": -0.7,
+}
 
 _WAYS = tuple(way for kind, synchroniser in synchroniser_kinds().items() for way in synchroniser.ways(kind))
 _WAY_INDEX = {way: index for index, way in enumerate(_WAYS)}

@@ -28,10 +28,14 @@ USUAL_SLACK = 4
 
 
 class UnderWay(NamedTuple):
-    """What ranks hold of microbatches between their two passes: of how many more, and whether it is computed again."""
+    """What ranks hold of microbatches between their two passes: of how many more, and whether it is computed again.
+
+    If backward passes are split, they hold it longer.
+    """
 
     slack: int = USUAL_SLACK
     recompute: bool = False
+    splits_backward: bool = False
 
 
 USUAL_WAYS = (UnderWay(), UnderWay(0), UnderWay(recompute=True), UnderWay(0, recompute=True))
@@ -62,7 +66,9 @@ def divide(
     counts = legal_counts(model, cluster) if microbatches is None else [microbatches]
     found = [
         (one, count)
-        for count, problem in _problems(model, cluster, counts, UnderWay(slack, recompute))
+        for count, problem in _problems(
+            model, cluster, counts, UnderWay(slack, recompute, splits_backward=schedule == "zero_bubble")
+        )
         for one in (partition(problem), wrapped(problem))
         if one is not None
     ]
@@ -99,6 +105,7 @@ def proposed_divisions(
         others = [slack for slack in (0, 3 * USUAL_SLACK) if slack != first.slack]
         best[1:1] = [
             replace(first, schedule="gpipe", slack=0),
+            replace(first, schedule="zero_bubble"),
             *(replace(first, slack=slack) for slack in others),
         ]
     return [one for one in best if not legality.problems(one, model, cluster)][:most]
@@ -161,6 +168,7 @@ def problem_of(
         microbatches=microbatches,
         slack=way.slack,
         recompute=way.recompute,
+        splits_backward=way.splits_backward,
         # Every rank builds the whole model.
         fixed_bytes=float(model.num_bytes),
         state_factor=1.0 + model.optimizer.state_slots,

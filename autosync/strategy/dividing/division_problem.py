@@ -53,7 +53,8 @@ class DivisionProblem:
 
     `seconds` is forward and backward compute of each block on a host of speed 1, `weight_bytes` its parameters, and
     `held_bytes` what it keeps until its backward pass. `forward_bytes` and `backward_bytes` cross the boundary behind a
-    block. With `recompute`, a stage keeps what enters it instead. `uplinks` are the rates of racks. A host also keeps
+    block. With `recompute`, a stage keeps what enters it instead. With `splits_backward`, it keeps microbatches until
+    their gradients of weights are there. `uplinks` are the rates of racks. A host also keeps
     `fixed_bytes`, and `state_factor` bytes for each byte of the parameters that it trains. `tied_bytes` is the weight
     that the first and the last block share. `entering` and `leaving` cross the outer ends, forward and backward, if
     other hosts compute what is beyond them; these add `least_rest` for all other microbatches.
@@ -69,6 +70,7 @@ class DivisionProblem:
     microbatches: int
     slack: int = 0
     recompute: bool = False
+    splits_backward: bool = False
     fixed_bytes: float = 0.0
     state_factor: float = 0.0
     tied_bytes: float = 0.0
@@ -125,12 +127,17 @@ class DivisionProblem:
     def fits(self, stage: BlockStage, num_behind: int) -> bool:
         """Whether a stage fits into its hosts' memory; `num_behind` hosts compute the stages behind it."""
         count = len(stage.hosts)
-        under_way = min(-(-(count + num_behind) // count) + self.slack, -(-self.microbatches // count))
+        under_way = self.num_under_way(count, num_behind)
         weights = math.fsum(self.weight_bytes[stage.begin : stage.end])
         held = math.fsum(self.held_bytes[stage.begin : stage.end])
         needed = self.fixed_bytes + self.state_factor * weights
         needed += self.kept_bytes(under_way, held, self.crossing(stage.begin)[0])
         return needed <= min(self.hosts[host].memory for host in stage.hosts)
+
+    def num_under_way(self, count: int, num_behind: int) -> int:
+        """Return how many microbatches a host of a stage with `count` hosts keeps at most."""
+        others = len(self.hosts) - count if self.splits_backward else num_behind
+        return min(-(-(count + others) // count) + self.slack, -(-self.microbatches // count))
 
     def kept_bytes(self, under_way: int, held: float, entering: float) -> float:
         """Return what a host keeps of microbatches that are under way; of one, a backward pass needs all."""

@@ -210,7 +210,7 @@ class _Programme:
         if math.isinf(memory):
             return None
         count = len(mixture.hosts)
-        under_way = min(-(-(count + num_behind) // count) + problem.slack, -(-problem.microbatches // count))
+        under_way = problem.num_under_way(count, num_behind)
         needed = problem.fixed_bytes + problem.state_factor * _runs(problem.weight_bytes)
         kept = under_way * _runs(problem.held_bytes)
         if problem.recompute:

@@ -12,8 +12,9 @@ from autosync.simulators.shared.costs import usual_costs
 from autosync.simulators.stages.fluid_links import FluidLinks
 from autosync.simulators.stages.stage_player import play_stages
 from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.model import ModelSpec
 from autosync.strategy.dividing.divided import divided_strategy
-from autosync.strategy.stages import ModelStage
+from autosync.strategy.stages import ModelStage, PipelineSchedule
 from tests.helpers.staged_models import chain, nodes, random_division
 
 
@@ -21,8 +22,9 @@ from tests.helpers.staged_models import chain, nodes, random_division
 @settings(max_examples=40, deadline=None)
 def test_every_pass_is_played_once_and_in_order(seed: int) -> None:
     strategy, model, cluster = random_division(random.Random(seed))
-    played = play_stages(lower(strategy, model, cluster), model, cluster, usual_costs(cluster))
-    assert len(played.passes) == 2 * len(strategy.stages) * strategy.microbatches
+    plan = lower(strategy, model, cluster)
+    played = play_stages(plan, model, cluster, usual_costs(cluster))
+    assert len(played.passes) == (3 if plan.splits_backward else 2) * len(strategy.stages) * strategy.microbatches
     ends = {(one.kind, one.place.stage, one.place.microbatch): one.end for one in played.passes}
     for one in played.passes:
         stage, microbatch = one.place.stage, one.place.microbatch
@@ -40,6 +42,25 @@ def test_on_fast_links_a_step_takes_its_compute_and_its_bubble() -> None:
     played = play_stages(lower(divided_strategy(model, stages, 8), model, fast), model, fast, usual_costs(fast))
     # A layer takes three seconds for eight examples, and a microbatch has two.
     assert played.seconds == pytest.approx((8 + 1) * 2 * 3 * 2 / 8, rel=0.01)
+
+
+def test_gradients_of_weights_of_linear_layers_fill_the_bubble() -> None:
+    linear = chain(4, batch_size=8)
+    linear = replace(linear, variables=tuple(replace(one, kind="linear", factor_rows=8) for one in linear.variables))
+    fast = nodes(1, 1, 1, 1)
+    fast = replace(fast, nodes=tuple(replace(node, bandwidth_out=1e12, bandwidth_in=1e12) for node in fast.nodes))
+    stages = [ModelStage(before=number, ranks=(number,)) for number in range(4)]
+
+    def seconds(model: ModelSpec, schedule: PipelineSchedule) -> float:
+        plan = lower(divided_strategy(model, stages, 8, schedule), model, fast)
+        return play_stages(plan, model, fast, usual_costs(fast)).seconds
+
+    # Each of the three passes of a microbatch of four examples takes half a second.
+    assert seconds(linear, "1f1b") == pytest.approx((3 * 8 + 3 * 3) * 0.5, rel=0.01)
+    assert seconds(linear, "zero_bubble") == pytest.approx((3 * 8 + 3) * 0.5, rel=0.01)
+    # Other layers compute all gradients at once.
+    dense = chain(4, batch_size=8)
+    assert seconds(dense, "zero_bubble") == pytest.approx(seconds(dense, "1f1b"), rel=0.1)
 
 
 def test_on_slow_links_a_step_takes_its_bytes() -> None:

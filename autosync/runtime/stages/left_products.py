@@ -1,0 +1,109 @@
+"""The gradients of weights that a backward pass leaves for later: products of linear layers.
+
+The stage before waits for the gradients of activations, and nobody waits for those of weights. So a linear layer of a
+split backward pass computes only the first, and keeps what the second are made of. Afterwards autograd accumulates
+them, as it would have done at once, so hooks see them.
+
+Only calls of `torch.nn.functional.linear` with a parameter as their weight are left for later. All other gradients come
+in the backward pass, as those of norms and embeddings, which take little time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils._pytree import tree_unflatten
+
+from autosync.specs.profile.tape import Slot, TapeCall
+
+
+class _Product(NamedTuple):
+    """One layer's share: gradient of its outputs (transposed) times its inputs, both as matrices."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+    inputs: torch.Tensor
+    gradient: torch.Tensor
+
+
+class LeftProducts:
+    """What the backward pass of a microbatch through a stage has left for later."""
+
+    def __init__(self) -> None:
+        self._products: list[_Product] = []
+
+    def add(
+        self, weight: nn.Parameter, bias: nn.Parameter | None, inputs: torch.Tensor, gradient: torch.Tensor
+    ) -> None:
+        """Keep what a layer's gradients are made of."""
+        rows = gradient.reshape(-1, gradient.shape[-1])
+        self._products.append(_Product(weight, bias, inputs.reshape(-1, inputs.shape[-1]), rows))
+
+    def accumulate(self) -> None:
+        """Compute all gradients, and add each to its parameter once, however often the pass used the parameter."""
+        products, self._products = self._products, []
+        uses: dict[nn.Parameter, list[_Product]] = {}
+        for one in products:
+            for parameter in (one.weight, one.bias):
+                if parameter is not None and parameter.requires_grad:
+                    uses.setdefault(parameter, []).append(one)
+        for parameter, of_parameter in uses.items():
+            first, *others = (_gradient(one, parameter) for one in of_parameter)
+            torch.autograd.backward((parameter,), (sum(others, first),))
+
+
+def _gradient(one: _Product, parameter: nn.Parameter) -> torch.Tensor:
+    return one.gradient.t() @ one.inputs if parameter is one.weight else one.gradient.sum(0)
+
+
+class _Linear(torch.autograd.Function):
+    """A linear layer whose backward pass computes the gradient of its inputs alone."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, inputs: torch.Tensor, weight: nn.Parameter, bias: nn.Parameter | None, left: LeftProducts
+    ) -> torch.Tensor:
+        ctx.save_for_backward(inputs, weight)
+        ctx.bias, ctx.left = bias, left
+        return functional.linear(inputs, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None]:
+        inputs, weight = ctx.saved_tensors
+        ctx.left.add(weight, ctx.bias, inputs, gradient)
+        return gradient @ weight if ctx.needs_input_grad[0] else None, None, None, None
+
+
+def can_leave(call: TapeCall) -> bool:
+    """Whether a recorded call is a linear layer that trains a parameter of the model."""
+    if call.function is not functional.linear or not call.with_grad:
+        return False
+    _, weight, bias = _arguments(call, {})
+    is_trained = isinstance(weight, nn.Parameter) and weight.requires_grad
+    return is_trained and (bias is None or isinstance(bias, nn.Parameter))
+
+
+def make_leaving(
+    call: TapeCall, values: Mapping[int, torch.Tensor], left: LeftProducts
+) -> list[tuple[int, torch.Tensor]]:
+    """Make a call as `TapeCall.make` does, whose backward pass leaves the gradients of its parameters for later.
+
+    Under autocast the layer computes in another type than that of its weight. Then it leaves nothing.
+    """
+    inputs, weight, bias = _arguments(call, values)
+    if inputs.dtype != weight.dtype or torch.is_autocast_enabled(inputs.device.type):
+        return call.make(values)
+    result = _Linear.apply(inputs, weight, bias, left)  # type: ignore[no-untyped-call]
+    return [(value, result) for _, value in call.results]
+
+
+def _arguments(call: TapeCall, values: Mapping[int, torch.Tensor]) -> tuple[Any, Any, Any]:
+    """Return the inputs, the weight and the bias of a linear layer."""
+    given = [values.get(leaf.value, leaf) if isinstance(leaf, Slot) else leaf for leaf in call.leaves]
+    args, kwargs = tree_unflatten(given, call.form)
+    named = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
+    return named["input"], named["weight"], named.get("bias")
