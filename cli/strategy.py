@@ -172,6 +172,7 @@ def divide(
     from autosync.strategy import legality
     from autosync.strategy.dividing.divide import divide as divided
     from autosync.strategy.dividing.divided import divided_strategy
+    from autosync.strategy.dividing.timed import timed
 
     refuse_overwrite(output, force=force)
     stages = [_stage(text) for text in places]
@@ -181,6 +182,7 @@ def divide(
     if stages and microbatches is not None:
         built = divided_strategy(model, stages, microbatches, schedule, slack, recompute=recompute)
         legality.check(built, model, cluster)
+        built = timed(built, model, cluster)
     else:
         how: dict[str, Any] = {"schedule": schedule, "slack": slack, "recompute": recompute}
         built = divided(model, cluster, microbatches=microbatches, **how)

@@ -1,19 +1,19 @@
 """The passes of stages in a plan: their order on each rank, and the sends between stages.
 
-The order comes from a small simulation in whole units of time. A rank that is free takes the next backward pass whose
-gradients have come, and otherwise its next forward pass. `gpipe` makes all forward passes first. Under `1f1b`, a rank
-has at most as many microbatches of a stage between their two passes as this stage and those behind it can work on, and
-`slack` more. So the memory that activations take does not grow with the number of microbatches. Under `interleaved`,
-each rank has an order of its own (see `interleaving`), and the simulation says when each pass begins.
+The order comes from a small simulation in whole units of time. `gpipe` makes all forward passes first. Under `1f1b`, a
+rank that is free makes forward and backward passes in turn, as far as what they need has come. It has at most as many
+microbatches of a stage between their two passes as this stage and those behind it can work on, and `slack` more. So the
+memory that activations take does not grow with the number of microbatches. Under `interleaved`, each rank has an order
+of its own (see `interleaving`), and the simulation says when each pass begins.
 
-Under `zero_bubble`, a backward pass is split: what the stage before waits for comes first, and the gradients of weights
-when the rank would wait otherwise. Until then a rank keeps the microbatch. It keeps at most as many as all stages can
-work on, as the first stage does under `1f1b`; if it has so many, it computes gradients of weights first. Unless its
-last pass was a forward one, it takes the next forward pass before a backward one. Source:
-Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2.1 (ZB-H1).
+Under `zero_bubble`, passes come as under `1f1b`, and a backward pass is split: what the stage before waits for comes
+first, and the gradients of weights when the rank would wait otherwise. Until then a rank keeps the microbatch. It keeps
+at most as many as all stages can work on, and `slack` more. Source: Qi et al., "Zero Bubble Pipeline Parallelism", ICLR
+2024, section 2.1 (ZB-H1).
 
-A forward pass takes one unit, a backward pass two, or three if it computes activations again, and one of each if it is
-split. In a stage with n ranks each takes n times as long, because each rank gets every n-th microbatch.
+Passes and sends take the units that the strategy says. Without them, a forward pass takes one unit and a backward pass
+two, of which one can come later; in a stage with n ranks each takes n times as long, because each rank gets every n-th
+microbatch. A backward pass that computes activations again takes a forward pass longer.
 
 Operations are added in the order of time. So each comes after the operations that it waits for, and no plan deadlocks:
 the oldest microbatch can always go on.
@@ -52,9 +52,10 @@ def order_of_passes(
     slack: int = 0,
     *,
     recompute: bool = False,
+    send_units: int = 0,
 ) -> list[TimedPass]:
     """Return all passes of a step by the time at which they begin; on each rank they come in this order."""
-    return _Timing(stages, microbatches, schedule, slack, recompute=recompute).run()
+    return _Timing(stages, microbatches, schedule, slack, recompute=recompute, send_units=send_units).run()
 
 
 class _Timing:
@@ -68,14 +69,12 @@ class _Timing:
         slack: int,
         *,
         recompute: bool,
+        send_units: int,
     ) -> None:
         self._splits = schedule == "zero_bubble"
-        again = 1 if recompute else 0
-        self._units_of: Mapping[Direction, int] = {
-            "forward": 1,
-            "backward": (1 if self._splits else 2) + again,
-            "weights": 1,
-        }
+        self._units = [_units(stage, recompute=recompute, splits=self._splits) for stage in stages]
+        self._send_units = send_units
+        self._stages = stages
         self._num_stages = len(stages)
         self._widths = [len(stage.ranks) for stage in stages]
         self._microbatches = microbatches
@@ -114,12 +113,19 @@ class _Timing:
                     self._last[rank] = chosen[0]
                     begun = TimedPass(now, *chosen)
                     found.append(begun)
-                    self._free[rank] = end = now + self._units(begun)
-                    heapq.heappush(ends, (end, len(found), *chosen))
+                    self._free[rank] = end = now + self._units[begun.stage][begun.direction]
+                    # The rank is free at the end of the pass, and the next one has what it needs after the send.
+                    heapq.heappush(ends, (end, len(found), "", 0, 0))
+                    heapq.heappush(ends, (end + self._sending(begun), len(found), *chosen))
         return found
 
-    def _units(self, one: TimedPass) -> int:
-        return self._widths[one.stage] * self._units_of[one.direction]
+    def _sending(self, one: TimedPass) -> int:
+        """Return the units that it takes to send what a pass makes to the rank that needs it."""
+        neighbour = one.stage + {"forward": 1, "backward": -1, "weights": 0}[one.direction]
+        if not 0 <= neighbour < self._num_stages:
+            return 0
+        ranks = {self._stages[stage].rank_of(one.microbatch) for stage in (one.stage, neighbour)}
+        return self._send_units if len(ranks) > 1 else 0
 
     def _arrives(self, direction: str, stage: int, microbatch: int) -> None:
         """Note that a pass is done: the next stage, or the one before, has what it needs."""
@@ -130,16 +136,15 @@ class _Timing:
             self._came.add(("backward", stage - 1, microbatch))
 
     def _chosen(self, rank: int) -> OrderedPass | None:
-        """Return the pass that a free rank takes: a backward pass if there is one, and of a late stage first.
+        """Return the pass that a free rank takes, of a late stage first.
 
-        If backward passes are split, forward and backward passes come in turn, and the gradients of weights come last,
-        because nobody waits for them.
+        The gradients of weights come last, because nobody waits for them.
         """
         if self._orders:
             order = self._orders[rank]
             return order.pop() if order and order[-1] in self._came else None
         ways = [self._backward, self._forward, self._weights]
-        if self._splits and self._last.get(rank) != "forward":
+        if self._schedule != "gpipe" and self._last.get(rank) != "forward":
             ways[:2] = self._forward, self._backward
         for choose in ways:
             for stage in self._stages_of[rank]:
@@ -185,6 +190,19 @@ class _Timing:
         return -(-sum(self._widths[first:]) // self._widths[stage]) + self._slack
 
 
+def _units(stage: ModelStage, *, recompute: bool, splits: bool) -> Mapping[Direction, int]:
+    """Return the units of each pass of a microbatch through a stage."""
+    width = len(stage.ranks)
+    forward, backward, later = stage.units or (width, 2 * width, width)
+    backward += forward if recompute else 0
+    found: Mapping[Direction, int] = {
+        "forward": forward,
+        "backward": backward - (later if splits else 0),
+        "weights": later,
+    }
+    return {direction: max(1, units) for direction, units in found.items()}
+
+
 def add_passes(
     builder: Builder, stages: Sequence[ModelStage], microbatches: int, model: ModelSpec, cluster: ClusterSpec
 ) -> None:
@@ -216,7 +234,12 @@ class _Writer:
     def write(self) -> None:
         strategy = self._builder.strategy
         order = order_of_passes(
-            self._stages, self._microbatches, strategy.schedule, strategy.slack, recompute=strategy.recompute
+            self._stages,
+            self._microbatches,
+            strategy.schedule,
+            strategy.slack,
+            recompute=strategy.recompute,
+            send_units=strategy.send_units,
         )
         for one in order:
             self._add(one)

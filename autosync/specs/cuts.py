@@ -91,23 +91,38 @@ class Stages(NamedTuple):
 def segment_seconds(timeline: _Timeline) -> list[float]:
     """Return forward and backward time of each forward segment.
 
-    The backward time of a module is divided over its calls by their forward times.
+    The backward time of a module is divided over its calls by their forward times. A call without a gradient of its own
+    (its weight is tied to one that is ready later, or frozen) has no segment in the backward pass: the next one ends
+    when that of the module before it is there. So their time is divided in the same way.
     """
     backward: dict[str, float] = defaultdict(float)
-    forward: dict[str, float] = defaultdict(float)
+    calls: dict[str, list[int]] = defaultdict(list)
     for segment in timeline.backward:
         backward[segment.module] += segment.seconds
-    for segment in timeline.forward:
-        forward[segment.module] += segment.seconds
-    counts: dict[str, int] = defaultdict(int)
-    for segment in timeline.forward:
-        counts[segment.module] += 1
-    return [
-        one.seconds
-        + backward[one.module]
-        * (one.seconds / forward[one.module] if forward[one.module] > 0 else 1 / counts[one.module])
-        for one in timeline.forward
-    ]
+    forward = [segment.seconds for segment in timeline.forward]
+    for number, segment in enumerate(timeline.forward):
+        calls[segment.module].append(number)
+    found = list(forward)
+    for module, seconds in backward.items():
+        for number, share in _shares(forward, calls[module]):
+            found[number] += seconds * share
+    untold: list[int] = []
+    for number in reversed(range(len(forward))):
+        if timeline.forward[number].module not in backward:
+            untold.append(number)
+        elif untold:
+            together = found[number] - forward[number]
+            found[number] = forward[number]
+            for one, share in _shares(forward, [number, *untold]):
+                found[one] += together * share
+            untold.clear()
+    return found
+
+
+def _shares(forward: Sequence[float], numbers: Sequence[int]) -> list[tuple[int, float]]:
+    """Return the share of each of some segments in their forward time; equal shares if they take none."""
+    total = math.fsum(forward[number] for number in numbers)
+    return [(number, forward[number] / total if total > 0 else 1 / len(numbers)) for number in numbers]
 
 
 def even_stages(timeline: _Timeline, num_stages: int) -> Stages | None:

@@ -58,6 +58,7 @@ def canonical(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Str
         shares=() if are_even(strategy.shares) else strategy.shares,
         recompute=strategy.recompute and bool(strategy.stages),
         slack=strategy.slack if strategy.stages and strategy.schedule != "gpipe" else 0,
+        send_units=strategy.send_units if strategy.stages else 0,
         partitions={name: partitions[name] for name in sorted(partitions)},
         messages=tuple(_renumbered(messages)),
     )

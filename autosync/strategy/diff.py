@@ -75,7 +75,7 @@ def _differences(a: Strategy, b: Strategy) -> Iterator[tuple[str, str, Any, Any]
         yield WHOLE_STEP, "overlap", a.overlap, b.overlap
     if a.shares != b.shares:
         yield WHOLE_STEP, "shares", _shares(a), _shares(b)
-    for aspect in ("stages", "microbatches", "schedule", "slack", "recompute"):
+    for aspect in ("stages", "microbatches", "schedule", "slack", "send_units", "recompute"):
         one, other = (to_plain(getattr(strategy, aspect)) for strategy in (a, b))
         if one != other:
             yield WHOLE_STEP, aspect, one, other
@@ -212,7 +212,12 @@ def _worded_shares(value: Any) -> str:
 
 
 def _worded_stages(value: Any) -> str:
-    return " ".join(f"{one['before']}:{'+'.join(map(str, one['ranks']))}" for one in value) or "none"
+    return " ".join(map(_worded_stage, value)) or "none"
+
+
+def _worded_stage(one: Mapping[str, Any]) -> str:
+    taking = f"({'/'.join(map(str, one['units']))})" if one.get("units") else ""
+    return f"{one['before']}:{'+'.join(map(str, one['ranks']))}{taking}"
 
 
 _WORDINGS: Mapping[str, Callable[[Any], str]] = {

@@ -73,7 +73,8 @@ class Strategy:
     parameter's next use. `shares` has the examples of the global batch that each worker rank computes; empty, all
     ranks compute equally many. `stages` say which ranks compute which layers; empty, each rank computes all of them.
     With stages, the global batch passes through them in `microbatches`, in the order of the `schedule`, with `slack`,
-    and `recompute` lets backward passes compute activations again instead of keeping them.
+    and `recompute` lets backward passes compute activations again instead of keeping them. `send_units` is the time of
+    a send in the `units` of stages.
     """
 
     __pydantic_config__ = STRICT
@@ -85,6 +86,7 @@ class Strategy:
     microbatches: int = 1
     schedule: PipelineSchedule = USUAL_SCHEDULE
     slack: int = 0
+    send_units: int = 0
     recompute: bool = False
     partitions: Mapping[str, Partition] = field(default_factory=dict)
     messages: tuple[Message, ...]

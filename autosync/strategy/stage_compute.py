@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.compute_pace import compute_seconds, share_factor
 from autosync.specs.cuts import segment_seconds
-from autosync.specs.model import ModelSpec
+from autosync.specs.model import ModelSpec, Variable
 from autosync.strategy.representation import Strategy
 from autosync.strategy.stages import ModelStage, holders_of_variables
 
@@ -40,15 +40,20 @@ def weight_seconds(model: ModelSpec) -> list[float]:
 
     Linear layers can leave them for later. Their backward pass has two products of equally many multiplications, one
     for the gradients of weights. So that is half of the module's backward pass, or less if it owns other variables too.
+    A matrix that another module owns as well, such as an embedding, is taken for the weight of a linear layer there.
     """
     both = segment_seconds(model.timeline)
     found = []
     for segment, seconds in zip(model.timeline.forward, both, strict=True):
         own = [model.variable(name) for name in segment.variables]
-        linear = sum(one.num_bytes for one in own if one.kind == "linear")
+        linear = sum(one.num_bytes for one in own if one.kind == "linear" or _is_tied_in(one, segment.module))
         share = linear / sum(one.num_bytes for one in own) if linear else 0.0
         found.append(0.5 * share * (seconds - segment.seconds))
     return found
+
+
+def _is_tied_in(variable: Variable, module: str) -> bool:
+    return len(variable.shape) == 2 and any(name.rpartition(".")[0] == module for name in variable.aliases)
 
 
 def update_seconds(stages: Sequence[ModelStage], model: ModelSpec, num_workers: int) -> list[float]:

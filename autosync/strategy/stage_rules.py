@@ -34,6 +34,11 @@ def stage_problems(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -
         return
     if strategy.slack < 0:
         yield Problem(what=f"a slack of {strategy.slack}", rule="0 or more microbatches", path=("slack",))
+    if strategy.send_units < 0:
+        yield Problem(what=f"{strategy.send_units} units", rule="a send takes 0 or more", path=("send_units",))
+    if len({bool(stage.units) for stage in strategy.stages}) > 1:
+        rule = "all of them have units, or none"
+        yield Problem(what="stages with and without units", rule=rule, path=("stages",))
     yield from _interleaved(strategy)
     if strategy.schedule == "zero_bubble" and strategy.recompute:
         rule = "the gradients of weights come after the backward pass, from activations that it would drop"

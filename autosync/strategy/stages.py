@@ -12,6 +12,9 @@ backward pass computes only what the stage before waits for; the gradients of we
 which ranks have time when they would wait. With `recompute`, a rank keeps of a microbatch only what has crossed the
 boundary before its stage; its backward pass computes the rest again.
 
+The order of passes is planned for passes and sends that take so long as `units` of stages and `send_units` say. Without
+them, forward passes take one unit, backward passes two, and sends none.
+
 **What it means.** All microbatches go forward and backward before the update (a flush), so a step computes the gradient
 of the mean over the global batch, as without stages. A rank holds the variables that its stages use, and messages go
 among the ranks that hold their variables. A weight that is used in two stages (a tied weight) belongs to the ranks of
@@ -37,16 +40,22 @@ PipelineSchedule: TypeAlias = Literal["gpipe", "1f1b", "interleaved", "zero_bubb
 several stages a rank; or the latter with the gradients of weights apart."""
 SCHEDULES: tuple[PipelineSchedule, ...] = get_args(PipelineSchedule)
 USUAL_SCHEDULE: PipelineSchedule = "1f1b"
+_NUM_UNITS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStage:
-    """A run of layers: from the forward segment number `before` to the next stage, computed by these ranks."""
+    """A run of layers: from the forward segment number `before` to the next stage, computed by these ranks.
+
+    `units` say how long the passes of a microbatch take, compared with those of other stages: the forward pass, the
+    backward pass, and the part of the latter that can come later. They are empty if nothing is known.
+    """
 
     __pydantic_config__ = STRICT
 
     before: int
     ranks: tuple[int, ...]
+    units: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.before < 0:
@@ -55,6 +64,10 @@ class ModelStage:
             raise ValueError("a stage without ranks (at least one)")
         if len(set(self.ranks)) < len(self.ranks) or min(self.ranks) < 0:
             raise ValueError(f"the ranks {list(self.ranks)} of a stage (each once, counted from 0)")
+        if self.units and (len(self.units) != _NUM_UNITS or min(self.units) < 0 or self.units[2] > self.units[1]):
+            raise ValueError(
+                f"the units {list(self.units)} of a stage (forward, backward, and what of the latter can come later)"
+            )
 
     def rank_of(self, microbatch: int) -> int:
         """Return the rank that computes a microbatch in this stage."""

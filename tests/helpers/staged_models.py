@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cuts import StageCut
@@ -104,6 +105,10 @@ def random_division(rng: random.Random) -> tuple[Strategy, ModelSpec, ClusterSpe
     counts = [count for count in range(max(widths), num_examples + 1) if num_examples % count == 0]
     schedule = rng.choice(("gpipe", "1f1b", "zero_bubble"))
     strategy = divided_strategy(model, stages, rng.choice(counts), schedule, rng.choice((0, 0, 2)))
+    if rng.random() < 0.5:
+        units = [sorted(rng.choices(range(12), k=2), reverse=True) for _ in stages]
+        told = [replace(stage, units=(rng.randrange(9), *pair)) for stage, pair in zip(stages, units, strict=True)]
+        strategy = replace(strategy, stages=tuple(told), send_units=rng.choice((0, 1, 7)))
     return strategy, model, nodes(*_placed(num_workers, rng))
 
 

@@ -54,6 +54,14 @@ def test_the_backward_pass_counts_with_its_module() -> None:
     assert segment_seconds(line) == [3.0, 3.0, 3.0]
 
 
+def test_the_head_that_is_tied_to_an_embedding_has_its_share_of_the_backward_pass() -> None:
+    # The gradient of the tied weight is ready with the embedding, so the first segment behind the loss is the norm's.
+    forward = [Segment(module=name, seconds=seconds) for name, seconds in (("table", 1), ("norm", 1), ("head", 3))]
+    backward = [Segment(module=name, seconds=seconds) for name, seconds in (("norm", 8), ("table", 2))]
+    line = _Line(forward=tuple(forward), backward=tuple(backward), cuts=())
+    assert segment_seconds(line) == [3.0, 3.0, 9.0]
+
+
 def test_cuts_outside_the_pass_are_refused() -> None:
     with pytest.raises(ValueError, match="within the pass"):
         check_cuts((StageCut(before=3, num_bytes=1),), "", 3)

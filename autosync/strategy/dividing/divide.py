@@ -19,6 +19,7 @@ from autosync.strategy.dividing.division_problem import BlockStage, DivisionProb
 from autosync.strategy.dividing.in_turn import interleave
 from autosync.strategy.dividing.microbatch_counts import legal_counts
 from autosync.strategy.dividing.partitioner import FoundDivision, partition
+from autosync.strategy.dividing.timed import timed
 from autosync.strategy.dividing.wrapped import wrapped
 from autosync.strategy.representation import Strategy
 from autosync.strategy.stages import USUAL_SCHEDULE, ModelStage, PipelineSchedule, bytes_of_microbatch
@@ -84,7 +85,7 @@ def divide(
     stages = _stages(model, division.stages)
     strategy = divided_strategy(model, stages, count, schedule, slack, recompute=recompute)
     legality.check(strategy, model, cluster)
-    return strategy
+    return timed(strategy, model, cluster)
 
 
 def proposed_divisions(
@@ -108,7 +109,7 @@ def proposed_divisions(
             replace(first, schedule="zero_bubble"),
             *(replace(first, slack=slack) for slack in others),
         ]
-    return [one for one in best if not legality.problems(one, model, cluster)][:most]
+    return [timed(one, model, cluster) for one in best if not legality.problems(one, model, cluster)][:most]
 
 
 def _divisions(model: ModelSpec, cluster: ClusterSpec, way: UnderWay) -> list[tuple[FoundDivision, int]]:

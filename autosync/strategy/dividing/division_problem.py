@@ -101,6 +101,19 @@ class DivisionProblem:
             return math.inf
         return min([self.uplinks[rack] for rack in (one, other) if rack != MIXED] or self.uplinks, default=math.inf)
 
+    @property
+    def least_of_rests(self) -> float:
+        """What the slowest stage adds for all other microbatches at least: that of evenly divided compute."""
+        even = math.fsum(self.seconds) / math.fsum(host.speed for host in self.hosts)
+        return max(self.least_rest, (self.microbatches - 1) * even)
+
+    def summing_rate(self, hosts: Sequence[int]) -> float:
+        """Return the rate at which hosts sum gradients: that of their slowest interface, or uplink between racks."""
+        rates = [min(self.hosts[host].rate_out, self.hosts[host].rate_in) for host in hosts]
+        if self.rack_of(hosts) == MIXED:
+            rates += [self.uplinks[self.hosts[host].rack] for host in hosts]
+        return min(rates)
+
     def stage_cost(self, stage: BlockStage) -> StageCost:
         """Return what a stage costs by itself."""
         hosts = [self.hosts[host] for host in stage.hosts]
@@ -110,10 +123,12 @@ class DivisionProblem:
         out, into = min(host.rate_out for host in hosts), min(host.rate_in for host in hosts)
         wire = max((forward[1] + backward[0]) / out, (forward[0] + backward[1]) / into)
         weights = math.fsum(self.weight_bytes[stage.begin : stage.end])
-        synchronisation = 2 * (count - 1) / count * weights / min(out, into)
+        synchronisation = 2 * (count - 1) / count * weights / self.summing_rate(stage.hosts)
+        alone = (self.microbatches - 1) * max(compute, wire) / count
         return StageCost(
             latency=compute + forward[0] / into + backward[0] / out,
-            rest=(self.microbatches - 1) * max(compute, wire) / count + synchronisation,
+            # Gradients are complete after the last microbatch, which comes at the pace of the slowest stage.
+            rest=max(alone, self.least_of_rests) + synchronisation,
         )
 
     def boundary_cost(self, boundary: int, rack: int, next_rack: int) -> StageCost:
@@ -161,6 +176,5 @@ class DivisionProblem:
         """Return the time of the all-reduce of the weight that the first and the last block share."""
         if not self.tied_bytes or len(stages) < 2:
             return 0.0
-        hosts = [self.hosts[host] for host in (*stages[0].hosts, *stages[-1].hosts)]
-        rate = min(min(host.rate_out, host.rate_in) for host in hosts)
-        return 2 * (len(hosts) - 1) / len(hosts) * self.tied_bytes / rate
+        hosts = (*stages[0].hosts, *stages[-1].hosts)
+        return 2 * (len(hosts) - 1) / len(hosts) * self.tied_bytes / self.summing_rate(hosts)

@@ -189,8 +189,9 @@ class _Programme:
         compute = _runs(problem.seconds) / speed
         wire = np.maximum((forward[None, :] + backward[:, None]) / out, (forward[:, None] + backward[None, :]) / into)
         latency = compute + (forward / into + backward / out)[:, None]
-        synchronisation = 2 * (count - 1) / count * _runs(problem.weight_bytes) / min(out, into)
-        rest = (problem.microbatches - 1) * np.maximum(compute, wire) / count + synchronisation
+        synchronisation = 2 * (count - 1) / count * _runs(problem.weight_bytes) / problem.summing_rate(mixture.hosts)
+        alone = (problem.microbatches - 1) * np.maximum(compute, wire) / count
+        rest = np.maximum(alone, problem.least_of_rests) + synchronisation
         is_run = np.arange(num + 1)[:, None] < np.arange(num + 1)[None, :]
         return np.where(is_run, latency, math.inf), np.where(is_run, rest, math.inf)
 

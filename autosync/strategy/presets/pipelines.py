@@ -6,10 +6,12 @@ from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cuts import even_stages
 from autosync.specs.model import ModelSpec
+from autosync.strategy import legality
 from autosync.strategy.dividing.divide import UnderWay, proposed_divisions
 from autosync.strategy.dividing.divided import divided_strategy
 from autosync.strategy.dividing.in_turn import USUAL_STAGES, interleave
 from autosync.strategy.dividing.microbatch_counts import count_for, legal_counts
+from autosync.strategy.dividing.timed import timed
 from autosync.strategy.presets.options import count_option
 from autosync.strategy.representation import Strategy
 from autosync.strategy.stage_rules import why_undivided
@@ -40,7 +42,10 @@ def gpipe(
         microbatches = count_for(legal_counts(model, cluster), cluster.num_workers)
     places = [0, *[cut.before for cut in found.cuts]]
     stages = [ModelStage(before=before, ranks=(rank,)) for rank, before in enumerate(places)]
-    return divided_strategy(model, stages, count_option("microbatches", microbatches), "gpipe", recompute=recompute)
+    count_option("microbatches", microbatches)
+    strategy = divided_strategy(model, stages, microbatches, "gpipe", recompute=recompute)
+    legality.check(strategy, model, cluster)
+    return timed(strategy, model, cluster)
 
 
 def interleaved_1f1b(

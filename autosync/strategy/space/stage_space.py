@@ -19,6 +19,7 @@ from autosync.strategy import legality
 from autosync.strategy.canonical import canonical
 from autosync.strategy.dividing.divide import proposed_divisions
 from autosync.strategy.dividing.microbatch_counts import legal_counts
+from autosync.strategy.dividing.timed import timed
 from autosync.strategy.representation import Strategy
 from autosync.strategy.space import message_changes, part_changes, stage_changes, step_changes
 from autosync.strategy.space.chance import draw_weighted
@@ -107,7 +108,7 @@ class StageSpace:
                 and not legality.problems(changed, self._model, self._cluster)
                 and canonical(changed, self._model, self._cluster) != before
             ):
-                return changed
+                return timed(changed, self._model, self._cluster)
         return strategy
 
     def cross(self, first: Strategy, second: Strategy, rng: random.Random) -> Strategy:
@@ -128,7 +129,7 @@ class StageSpace:
             recompute=rng.choice((first, second)).recompute,
         )
         is_legal = not legality.problems(child, self._model, self._cluster)
-        return child if is_legal else self.mutate(first, rng)
+        return timed(child, self._model, self._cluster) if is_legal else self.mutate(first, rng)
 
     def log10_size(self) -> float:
         """Return the decimal logarithm of a lower bound of the number of these strategies.

@@ -163,3 +163,40 @@ def test_a_large_tied_weight_keeps_both_ends_on_one_host() -> None:
     assert around.stages[0].hosts == around.stages[-1].hosts
     assert [one.end - one.begin for one in around.stages] == [1, 2, 2, 2, 2, 1]
     assert wrapped(replace(problem, tied_bytes=0.0)) is None
+
+
+def test_hosts_in_two_racks_sum_gradients_over_the_uplinks() -> None:
+    problem = DivisionProblem(
+        seconds=(0.01,) * 4,
+        weight_bytes=(1e7,) * 4,
+        held_bytes=(0.0,) * 4,
+        forward_bytes=(1e5,) * 3,
+        backward_bytes=(1e5,) * 3,
+        hosts=tuple(StageHost(rate_out=1e8, rate_in=1e8, rack=rack) for rack in range(2)),
+        uplinks=(1e6, 1e6),
+        microbatches=10,
+    )
+    found = partition(problem)
+    assert found is not None
+    assert len(found.stages) == 2
+    together = [BlockStage(0, 4, (0, 1))]
+    assert problem.time_of(together) > 40
+    near = replace(problem, hosts=tuple(host._replace(rack=0) for host in problem.hosts))
+    assert near.time_of(together) < 1
+
+
+def test_gradients_are_summed_after_the_slowest_stage_has_passed_the_last_microbatch() -> None:
+    problem = DivisionProblem(
+        seconds=(0.03, 0.01),
+        weight_bytes=(0.0, 1e7),
+        held_bytes=(0.0,) * 2,
+        forward_bytes=(0.0,),
+        backward_bytes=(0.0,),
+        hosts=(StageHost(rate_out=1e8, rate_in=1e8),) * 3,
+        uplinks=(math.inf,),
+        microbatches=11,
+    )
+    # The second stage has half a microbatch's time for each of its two hosts, and then 0.1 s of sums.
+    seconds = problem.time_of([BlockStage(0, 1, (0,)), BlockStage(1, 2, (1, 2))])
+    even = (0.03 + 0.01) / 3
+    assert seconds == pytest.approx(0.03 + 0.01 + max(10 * 0.03, 10 * even + 0.1))
