@@ -146,6 +146,7 @@ def in_words(
     """Return how the work is divided in a phrase: `the work is divided into 2 stages on ranks 0 and 1-2, …`."""
     ranks = ", ".join("+".join(map(str, stage.ranks)) for stage in stages)
     noun = "stage" if len(stages) == 1 else "stages"
+    slack = 0 if schedule == "gpipe" else slack
     return (
         f"the work is divided into {len(stages)} {noun} on ranks {ranks}, with {microbatches} microbatches in the "
         f"order {schedule}{f' and {slack} more under way' if slack else ''}"
