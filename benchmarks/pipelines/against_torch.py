@@ -72,7 +72,7 @@ def measured(name: str, cluster: ClusterSpec, *, microbatches: int, rounds: int,
 
 def main() -> int:
     parser = parser_of(__doc__)
-    parser.add_argument("--hosts", type=int, default=2, help="the stages, each on a host of its own")
+    parser.add_argument("--hosts", type=int, choices=(2, 4, 8), default=2, help="the stages, each on a host of its own")
     parser.add_argument("--microbatches", type=int, default=16)
     parser.add_argument("--megabits", type=float, default=50.0, help="the rate of slow links")
     parser.add_argument("--rounds", type=int, default=max(10, min_rounds()))

@@ -1,6 +1,6 @@
 """A rank of the benchmark: trains in both ways in turn, and writes the times of its steps.
 
-Arguments: the bundle, where to write, the number of rounds, and that of a block's steps.
+Arguments: the bundle, where to write, the number of rounds, and the number of steps in a block.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from autosync.strategy.bundle import load_bundle
 sys.path.append(str(Path(__file__).parent))
 from pipeline_task import LEARNING_RATE, blocks, distance, draw, task
 
-Step = Callable[[Tensor], None]
+Step = Callable[[Tensor], object]
 NUM_WARMUP_STEPS = 3
 
 
@@ -73,7 +73,7 @@ def main(bundle_path: str, out: str, num_rounds: int, num_steps: int) -> None:
     blocks_of: dict[str, list[list[float]]] = {"torch": [], "autosync": []}
     lots, generator = random.Random(0), torch.Generator().manual_seed(1)
     with autosync.trainer(task(), bundle_path) as trainer:
-        ways: dict[str, Step] = {"torch": by_torch, "autosync": lambda batch: void(trainer.step(batch))}
+        ways: dict[str, Step] = {"torch": by_torch, "autosync": trainer.step}
         batches = [draw(trainer.global_batch, generator) for _ in range(NUM_WARMUP_STEPS + num_steps)]
         for step in ways.values():
             for batch in batches[:NUM_WARMUP_STEPS]:
@@ -86,10 +86,6 @@ def main(bundle_path: str, out: str, num_rounds: int, num_steps: int) -> None:
     Path(out).with_suffix(f".{dist.get_rank()}").write_text(json.dumps({"blocks": blocks_of, "is_same": is_same}))
     dist.barrier()
     dist.destroy_process_group()
-
-
-def void(_: float) -> None:
-    """Drop a loss."""
 
 
 if __name__ == "__main__":

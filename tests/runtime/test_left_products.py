@@ -61,8 +61,11 @@ def test_all_gradients_are_those_of_an_ordinary_pass() -> None:
     came: list[str] = []
 
     def noting(name: str) -> Callable[[torch.Tensor], None]:
-        # Where a backward pass leaves a gradient for later, torch calls hooks without one.
-        return lambda parameter: came.append(name) if parameter.grad is not None else None
+        def note(parameter: torch.Tensor) -> None:
+            assert parameter.grad is not None, "a hook is called with a gradient"
+            came.append(name)
+
+        return note
 
     for name, one in model.named_parameters():
         if one.requires_grad:
@@ -83,7 +86,7 @@ def test_all_gradients_are_those_of_an_ordinary_pass() -> None:
 def test_a_layer_in_another_type_than_its_weight_leaves_nothing(autocast: bool) -> None:
     torch.manual_seed(2)
     model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
-    batch = torch.randn(6, 4)
+    batch = torch.randn(6, 4, requires_grad=True)
     _, split = _programs(model, lambda inputs: model(inputs).square().mean(), batch)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         passed = split.forward([batch], {})

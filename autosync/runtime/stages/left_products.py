@@ -21,11 +21,17 @@ from torch.utils._pytree import tree_unflatten
 from autosync.specs.profile.tape import Slot, TapeCall
 
 
-class _Product(NamedTuple):
-    """One layer's share: gradient of its outputs (transposed) times its inputs, both as matrices."""
+class _Layer(NamedTuple):
+    """The parameters of a linear layer."""
 
     weight: nn.Parameter
     bias: nn.Parameter | None
+
+
+class _Product(NamedTuple):
+    """One layer's share: gradient of its outputs (transposed) times its inputs, both as matrices."""
+
+    layer: _Layer
     inputs: torch.Tensor
     gradient: torch.Tensor
 
@@ -36,19 +42,17 @@ class LeftProducts:
     def __init__(self) -> None:
         self._products: list[_Product] = []
 
-    def add(
-        self, weight: nn.Parameter, bias: nn.Parameter | None, inputs: torch.Tensor, gradient: torch.Tensor
-    ) -> None:
+    def add(self, layer: _Layer, inputs: torch.Tensor, gradient: torch.Tensor) -> None:
         """Keep what a layer's gradients are made of."""
         rows = gradient.reshape(-1, gradient.shape[-1])
-        self._products.append(_Product(weight, bias, inputs.reshape(-1, inputs.shape[-1]), rows))
+        self._products.append(_Product(layer, inputs.reshape(-1, inputs.shape[-1]), rows))
 
     def accumulate(self) -> None:
         """Compute all gradients, and add each to its parameter once, however often the pass used the parameter."""
         products, self._products = self._products, []
         uses: dict[nn.Parameter, list[_Product]] = {}
         for one in products:
-            for parameter in (one.weight, one.bias):
+            for parameter in one.layer:
                 if parameter is not None and parameter.requires_grad:
                     uses.setdefault(parameter, []).append(one)
         for parameter, of_parameter in uses.items():
@@ -57,25 +61,26 @@ class LeftProducts:
 
 
 def _gradient(one: _Product, parameter: nn.Parameter) -> torch.Tensor:
-    return one.gradient.t() @ one.inputs if parameter is one.weight else one.gradient.sum(0)
+    return one.gradient.t() @ one.inputs if parameter is one.layer.weight else one.gradient.sum(0)
 
 
 class _Linear(torch.autograd.Function):
-    """A linear layer whose backward pass computes the gradient of its inputs alone."""
+    """A linear layer whose backward pass computes the gradient of its inputs alone.
+
+    Autograd does not see its parameters, or it would call their hooks without a gradient.
+    """
 
     @staticmethod
-    def forward(
-        ctx: Any, inputs: torch.Tensor, weight: nn.Parameter, bias: nn.Parameter | None, left: LeftProducts
-    ) -> torch.Tensor:
-        ctx.save_for_backward(inputs, weight)
-        ctx.bias, ctx.left = bias, left
-        return functional.linear(inputs, weight, bias)
+    def forward(ctx: Any, inputs: torch.Tensor, layer: _Layer, left: LeftProducts) -> torch.Tensor:
+        ctx.save_for_backward(inputs, layer.weight)
+        ctx.layer, ctx.left = layer, left
+        return functional.linear(inputs, layer.weight, layer.bias)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         inputs, weight = ctx.saved_tensors
-        ctx.left.add(weight, ctx.bias, inputs, gradient)
-        return gradient @ weight if ctx.needs_input_grad[0] else None, None, None, None
+        ctx.left.add(ctx.layer, inputs, gradient)
+        return gradient @ weight, None, None
 
 
 def can_leave(call: TapeCall) -> bool:
@@ -92,12 +97,14 @@ def make_leaving(
 ) -> list[tuple[int, torch.Tensor]]:
     """Make a call as `TapeCall.make` does, whose backward pass leaves the gradients of its parameters for later.
 
-    Under autocast the layer computes in another type than that of its weight. Then it leaves nothing.
+    Under autocast the layer computes in another type than that of its weight. Then it leaves nothing, and neither does
+    a layer whose inputs get no gradient: nobody waits for its backward pass.
     """
     inputs, weight, bias = _arguments(call, values)
-    if inputs.dtype != weight.dtype or torch.is_autocast_enabled(inputs.device.type):
+    is_cast = inputs.dtype != weight.dtype or torch.is_autocast_enabled(inputs.device.type)
+    if is_cast or not inputs.requires_grad:
         return call.make(values)
-    result = _Linear.apply(inputs, weight, bias, left)  # type: ignore[no-untyped-call]
+    result = _Linear.apply(inputs, _Layer(weight, bias), left)  # type: ignore[no-untyped-call]
     return [(value, result) for _, value in call.results]
 
 
