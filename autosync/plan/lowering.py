@@ -140,10 +140,11 @@ def _shared_barrier(builder: Builder, shared: Sequence[tuple[Slice, Finished]]) 
     """Add the norm of all shared gradients and return the edges to it.
 
     If all workers hold all gradients, each computes the norm by itself. Otherwise each rank takes the gradients that
-    only it holds and a share of those that all workers hold, and an all-reduce of one number sums the norm for all.
+    only it holds and a share of those that all workers hold (with stages, that all ranks of the stage hold), and an
+    all-reduce of one number sums the norm for all.
     """
     norm = builder.region(SHARED_NORM)
-    everywhere = all(_is_everywhere(builder, one) for _, one in shared)
+    everywhere = not builder.strategy.stages and all(_is_everywhere(builder, one) for _, one in shared)
     edges = _norm(builder, norm, shared, shares=not everywhere)
     if everywhere:
         return edges
@@ -173,14 +174,16 @@ def _norm(
 
     With `shares`, each worker sums only a share of the gradients that all workers hold. The operations of a rank run
     one after the other, because they add to the same number, and in the same order on all ranks, so that the sums are
-    equal. A rank may belong to all workers and to one server, but never to two servers. All workers hold shards,
-    perhaps in another order.
+    equal. A rank may belong to all workers and to one server, but never to two servers. With stages, a rank may belong
+    to several groups of ranks. All workers hold shards, perhaps in another order.
     """
-    workers = builder.site.workers
+    workers, has_stages = builder.site.workers, bool(builder.strategy.stages)
     last: dict[Groups, Edge] = {}
     for piece, one in gradients:
         holders = workers if one.sharded else one.holders
-        near = last if holders == workers else (holders, workers)
+        near: Iterable[Groups] = last if has_stages or holders == workers else (holders, workers)
+        if has_stages:
+            near = [other for other in last if not set(other[0]).isdisjoint(holders[0])]
         squares = Local(
             kind="norm",
             cost="norm",

@@ -115,10 +115,13 @@ def undivided_problems(model: ModelSpec, cluster: ClusterSpec) -> Iterator[Probl
     """Yield the rules by which no strategy with stages is legal for a task on a cluster, wherever its model is cut."""
     of_model = (
         (model.accumulation_steps > 1, "accumulates gradients", "microbatches take the place of accumulation"),
-        (model.clip_norm is not None, "clips gradients", "no rank has the norm of all stages' gradients"),
         (model.loss_scaling, "scales its loss", "no rank sees the overflows of all stages"),
         (model.weighs, "weighs its batches", "microbatches weigh what they have of examples"),
-        (any(variable.sparse for variable in model.variables), "has sparse gradients", "gradients are dense"),
+        (
+            model.clip_norm is not None and any(variable.sparse for variable in model.variables),
+            "clips sparse gradients",
+            "clipping is for dense gradients",
+        ),
         (
             model.optimizer.per_variable is False,
             f"updates all variables together ({model.optimizer.name})",

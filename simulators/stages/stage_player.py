@@ -148,10 +148,13 @@ class _Player:
         return (2 * source, 2 * destination + 1, *uplinks)
 
     def _finish(self, ends: Mapping[int, float]) -> float:
-        """Return when all gradients are summed and all parameters updated."""
+        """Return when all gradients are summed, their norm is known where the task clips, and all are updated."""
         free = dict(ends)
         for one in self._plan.operations:
-            if isinstance(one, Transfer) and one.message >= 0:
+            if isinstance(one, Local) and one.kind == "norm":
+                for rank in one.groups[0]:
+                    free[rank] += one.num_elements / len(one.groups[0]) / self._costs.local_rate("norm")
+            elif isinstance(one, Transfer) and one.message >= 0:
                 for group in one.groups:
                     end = max(free[rank] for rank in group) + self._sum_seconds(one)
                     free.update(dict.fromkeys(group, end))

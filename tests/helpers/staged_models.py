@@ -101,6 +101,7 @@ def random_division(rng: random.Random) -> tuple[Strategy, ModelSpec, ClusterSpe
         # The ranks of the first stage have the last one too.
         stages.append(ModelStage(before=places[-1], ranks=stages[0].ranks))
     model = chain(num_segments, batch_size=rng.choice((2, 4, 6)), tied=tied)
+    model = replace(model, clip_norm=rng.choice((None, 0.3)))
     num_examples = model.batch_size * num_workers
     counts = [count for count in range(max(widths), num_examples + 1) if num_examples % count == 0]
     schedule = rng.choice(("gpipe", "1f1b", "zero_bubble"))

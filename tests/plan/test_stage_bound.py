@@ -74,7 +74,7 @@ def test_uplinks_bound_what_crosses_the_cheapest_cut() -> None:
 
 def test_there_is_none_without_stages() -> None:
     model = chain(4)
-    assert stage_bound(replace(model, clip_norm=1.0), _racks(1e8)) is None
+    assert stage_bound(replace(model, loss_scaling=True), _racks(1e8)) is None
 
 
 def test_memory_is_the_whole_model_and_a_share_of_the_rest() -> None:

@@ -36,9 +36,15 @@ def _alone(task: Task, batches: list[Any]) -> tuple[dict[str, Tensor], list[floa
         optimizer.zero_grad()
         loss = task.loss(model, batch)
         loss.backward()
-        optimizer.step()
+        _step(task, model, optimizer)
         losses.append(float(loss.detach()))
     return {name: value.detach().clone() for name, value in model.state_dict().items()}, losses
+
+
+def _step(task: Task, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    if task.clip_norm is not None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), task.clip_norm)
+    optimizer.step()
 
 
 def _goes_on(task: Task, values: dict[str, Tensor], state: dict[str, Any], batch: Any) -> dict[str, Tensor]:
@@ -48,7 +54,7 @@ def _goes_on(task: Task, values: dict[str, Tensor], state: dict[str, Any], batch
     model.load_state_dict(values)
     optimizer.load_state_dict(state)
     task.loss(model, batch).backward()
-    optimizer.step()
+    _step(task, model, optimizer)
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 

@@ -1,6 +1,7 @@
 """Small tasks in float64 that can be cut into stages: each has something that crosses cuts in its own way."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -125,9 +126,9 @@ def far_skip() -> Task:
 class Tables(nn.Module):
     """A network of layers behind several embeddings; one frozen layer and one that is never used."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, sparse: bool) -> None:
         super().__init__()
-        self.users, self.items = nn.Embedding(7, WIDTH), nn.Embedding(9, WIDTH)
+        self.users, self.items = nn.Embedding(7, WIDTH, sparse=sparse), nn.Embedding(9, WIDTH, sparse=sparse)
         self.frozen = nn.Linear(WIDTH, WIDTH).requires_grad_(requires_grad=False)
         self.idle = nn.Linear(2, 2)
         self.hidden = nn.Linear(2 * WIDTH, WIDTH)
@@ -147,12 +148,27 @@ def tables() -> Task:
 
     return Task(
         name="tables",
-        model=lambda: Tables().double(),
+        model=lambda: Tables(sparse=False).double(),
         batch=batch,
         loss=lambda model, batch: (model(batch["pairs"]) - batch["ratings"]).square().mean(),
         optimizer=_momentum,
         batch_size=BATCH,
     )
+
+
+def sparse_tables() -> Task:
+    """The embeddings have sparse gradients."""
+    return replace(
+        tables(),
+        name="sparse-tables",
+        model=lambda: Tables(sparse=True).double(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05),
+    )
+
+
+def clipped_text() -> Task:
+    """Gradients are clipped by the norm of all stages' gradients."""
+    return replace(tied_text(), name="clipped-text", clip_norm=0.1)
 
 
 def normalised() -> Task:
@@ -175,5 +191,7 @@ TASKS: dict[str, Callable[[], Task]] = {
     "tied_text": tied_text,
     "far_skip": far_skip,
     "tables": tables,
+    "sparse_tables": sparse_tables,
+    "clipped_text": clipped_text,
     "normalised": normalised,
 }

@@ -17,6 +17,8 @@ ON_TWO: list[Division] = [
     ("far_skip", (0, 2), ((0,), (1,)), 2, "gpipe"),
     ("tables", (0,), ((0, 1),), 4, "1f1b"),
     ("tied_text", (0, 3, 8), ((0,), (1,), (0,)), 4, "zero_bubble"),
+    ("clipped_text", (0, 3, 8), ((0,), (1,), (0,)), 4, "1f1b"),
+    ("sparse_tables", (0, 3), ((1,), (0,)), 4, "1f1b"),
 ]
 MORE_ON_TWO: list[Division] = [
     ("convolutions", (0, 1), ((1,), (0,)), 8, "gpipe"),
@@ -26,6 +28,8 @@ MORE_ON_TWO: list[Division] = [
     ("convolutions", (0, 1, 2, 3), ((1,), (0,), (1,), (0,)), 4, "interleaved"),
     ("tied_text", (0, 5), ((0,), (1,)), 8, "zero_bubble"),
     ("tables", (0, 3), ((1,), (0,)), 8, "zero_bubble"),
+    ("clipped_text", (0, 5), ((0,), (1,)), 8, "zero_bubble"),
+    ("sparse_tables", (0,), ((0, 1),), 4, "gpipe"),
 ]
 ON_THREE: list[Division] = [
     ("convolutions", (0, 1, 3), ((0,), (1,), (2,)), 6, "1f1b"),
@@ -35,6 +39,8 @@ ON_THREE: list[Division] = [
     ("far_skip", (0, 1, 4), ((0,), (1,), (2,)), 12, "1f1b"),
     ("tables", (0, 2), ((0,), (1, 2)), 3, "1f1b"),
     ("tied_text", (0, 4), ((0, 2), (1,)), 6, "zero_bubble"),
+    ("clipped_text", (0, 4), ((0, 2), (1,)), 6, "1f1b"),
+    ("sparse_tables", (0, 2), ((0, 2), (1,)), 6, "zero_bubble"),
 ]
 
 

@@ -141,7 +141,7 @@ def _refuse_mixing(task: Task, model: nn.Module, microbatches: Sequence[Any]) ->
 
 
 def _taken(parameters: dict[str, nn.Parameter]) -> dict[str, torch.Tensor]:
-    found = {name: one.grad.detach() for name, one in parameters.items() if one.grad is not None}
+    found = {name: one.grad.detach().to_dense() for name, one in parameters.items() if one.grad is not None}
     for one in parameters.values():
         one.grad = None
     return found

@@ -14,7 +14,8 @@ from autosync.plan.types import Plan
 from autosync.runtime.engine.engine import Engine
 from autosync.runtime.engine.execution import Execution
 from autosync.runtime.engine.rank_script import script_of
-from autosync.runtime.local.engine_updates import engine_updates
+from autosync.runtime.local.engine_updates import engine_updates, norm_operations
+from autosync.runtime.local.operations import clip_coefficient
 from autosync.runtime.same_batch import batch_mark, sums_of_step
 from autosync.runtime.session.agreement import agree, parameters_of, refusal_told, send_state
 from autosync.runtime.session.batch_weight import BatchWeight
@@ -72,8 +73,9 @@ class StagedSession:
         self._holders = holders_of_variables(plan.stages, bundle.model)
         self._parameters = parameters_of(model, bundle)
         self._held = [name for name, ranks in self._holders.items() if links.rank in ranks]
-        # The gradients of the others need no sums.
-        self._shared = [name for name in self._held if len(self._holders[name]) > 1]
+        # The engine works on these gradients; those of one rank alone need no sums.
+        self._norms = norm_operations(plan)
+        self._worked = [name for name in self._held if self._norms or len(self._holders[name]) > 1]
         self._numbers = {name: number for number, name in enumerate(self._parameters)}
         if init_sync:
             with self._failure.naming():
@@ -103,13 +105,14 @@ class StagedSession:
 
     def _roles(self) -> VariableRoles:
         """Return the roles of the variables: the engine sums the gradients of variables that other ranks hold too."""
-        staged = set(self._execution.memory.staged_variables())
+        staged, sparse = set(self._execution.memory.staged_variables()), self._execution.sparse.variables
+        dense = tuple(name for name in self._worked if name not in sparse)
         return VariableRoles(
             parameters=self._parameters,
             engine={},
-            sparse=(),
-            dense=tuple(self._shared),
-            staged=tuple(name for name in self._shared if name in staged),
+            sparse=tuple(name for name in self._worked if name in sparse),
+            dense=dense,
+            staged=tuple(name for name in dense if name in staged and len(self._holders[name]) > 1),
         )
 
     def _last_of_variables(self) -> dict[str, int]:
@@ -137,7 +140,7 @@ class StagedSession:
     def _take(self, name: str) -> None:
         """Give a gradient that is complete to the engine."""
         self._came.add(name)
-        if len(self._holders[name]) > 1:
+        if name in self._worked:
             self._gradients.take(name)
         else:
             self._engine.gradient_ready(self._numbers[name])
@@ -243,18 +246,27 @@ class StagedSession:
     def _update(self) -> None:
         """Wait for the sums within stages, and update what this rank holds."""
         missing = [name for name in self._held if name not in self._came]
-        self._gradients.take_missing([name for name in missing if len(self._holders[name]) > 1])
+        self._gradients.take_missing([name for name in missing if name in self._worked])
         for name in missing:
-            if len(self._holders[name]) == 1:
+            if name not in self._worked:
                 self._engine.gradient_ready(self._numbers[name])
         self._engine.wait("backward_returns")
         self._gradients.give_back()
+        if self._plan.clip_norm is not None:
+            self._clip(self._plan.clip_norm)
         self._boundaries.end()
         self._engine.step_called()
         self._engine.user_updated()
         self._engine.wait_due()
         self._engine.begin()
         step_optimizer(self._task, self._optimizer)
+
+    def _clip(self, clip_norm: float) -> None:
+        """Wait for the norm of all stages' gradients, and clip those of this rank by it, as `clip_grad_norm_` does."""
+        self._engine.wait_operations(self._norms)
+        sum_of_squares = float(self._execution.memory.norms(self._engine.iteration).sum())
+        gradients = [one.grad for one in map(self._parameters.__getitem__, self._held) if one.grad is not None]
+        torch._foreach_mul_(gradients, clip_coefficient(sum_of_squares, clip_norm))
 
     # Between steps.
 
