@@ -19,10 +19,11 @@ them, forward passes take one unit, backward passes two, and sends none.
 of the mean over the global batch, as without stages. A rank holds the variables that its stages use, and messages go
 among the ranks that hold their variables. A weight that is used in two stages (a tied weight) belongs to the ranks of
 both. A rank divides the loss of each microbatch by the number of microbatches. So its gradients are parts of the whole,
-which ranks add up and do not average.
+which ranks add up and do not average. If the task clips, the plan sums the squares of all of them, and every rank clips
+by this norm.
 
 **What is refused**, because it is not built: everything in messages but plain all-reduces, transfers into the next
-forward pass, accumulation, clipping, loss scaling, weights of batches, uneven shares, and NCCL.
+forward pass, accumulation, clipping of sparse gradients, loss scaling, weights of batches, uneven shares, and NCCL.
 """
 
 from __future__ import annotations
