@@ -225,6 +225,12 @@ def refuse_stages(
     for name, parameter in parameters_of(model, bundle).items():
         if parameter.device.type != "cpu":
             raise OperationError(f"{name} is on {parameter.device}: stages train on the CPU only")
+        # Torch shows a tensor's hooks in no other way.
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001
+            raise OperationError(
+                f"{name} has a hook on its gradient, which would get that of each microbatch (stages train models "
+                "without such hooks)"
+            )
     if needs_closure(optimizer):
         raise OperationError(
             f"{type(optimizer).__name__} computes the loss several times in a step, and stages pass once"

@@ -112,6 +112,11 @@ def first_step(name: str, bundle: str) -> str:
         return raised(lambda: training.step(batch))
 
 
+def begun(name: str, bundle: str) -> str:
+    """What is raised before the first step."""
+    return raised(lambda: trainer(TASKS[name](), bundle, timeout_seconds=40))
+
+
 def killed(name: str, bundle: str, victim: int) -> dict[str, Any]:
     """A rank is killed between two steps; what the others say, and after how long."""
     task = TASKS[name]()

@@ -171,6 +171,17 @@ def clipped_text() -> Task:
     return replace(tied_text(), name="clipped-text", clip_norm=0.1)
 
 
+def hooked() -> Task:
+    """A hook changes the gradient of a parameter."""
+
+    def model() -> nn.Module:
+        made = FarSkip().double()
+        made.last.weight.register_hook(lambda gradient: gradient.sign())
+        return made
+
+    return replace(far_skip(), name="hooked", model=model)
+
+
 def normalised() -> Task:
     """BatchNorm computes over its own microbatch."""
     return Task(
@@ -193,5 +204,6 @@ TASKS: dict[str, Callable[[], Task]] = {
     "tables": tables,
     "sparse_tables": sparse_tables,
     "clipped_text": clipped_text,
+    "hooked": hooked,
     "normalised": normalised,
 }
