@@ -62,8 +62,9 @@ class ScriptTuner:
 
         `began` is the start on the monotonic clock, when the script had made `first_step` steps.
         """
+        settings = StudySettings(name=folder.path.name, is_script=True, **self.settings)
         plan = ScriptPlan(
-            settings=StudySettings(name=folder.path.name, is_script=True, **self.settings),
+            settings=_with_first(settings, len(first)),
             preparer=TrialPreparer(self.facts.model, self.cluster),
             folder=folder,
             is_new=True,
@@ -95,6 +96,12 @@ class ScriptTuner:
         wins = tuned.verdict.beats_default
         preparer = TrialPreparer(self.facts.model, self.cluster)
         return tuned.verdict, preparer.prepare(tuned.verdict.winner.candidate).bundle if wins else None
+
+
+def _with_first(settings: StudySettings, num_first: int) -> StudySettings:
+    """Return the settings with so many trials more: those tried first leave as many new ones as any study has."""
+    patience = settings.patience + num_first if settings.patience else 0
+    return replace(settings, num_trials=settings.num_trials + num_first, patience=patience)
 
 
 def _fastest(before: Tuned) -> list[Candidate]:
