@@ -25,6 +25,7 @@ from autosync.specs.model import ModelSpec
 from autosync.strategy.canonical import canonical
 from autosync.strategy.codecs import Codec
 from autosync.strategy.representation import Strategy, all_parts
+from autosync.strategy.stages import UNFLUSHED
 from autosync.strategy.synchronisers.base import Synchroniser
 
 SHARED_NORM = Region("norm", -1, 0, 1, "float64")
@@ -82,6 +83,7 @@ def _lower(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Plan:
         microbatches=strategy.microbatches,
         recompute=strategy.recompute,
         splits_backward=bool(strategy.stages) and strategy.schedule == "zero_bubble",
+        flushes=not strategy.stages or strategy.schedule not in UNFLUSHED,
     )
 
 

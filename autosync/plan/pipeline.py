@@ -1,5 +1,9 @@
 """The passes of stages in a plan: their order on each rank, and the sends between stages.
 
+Operations are those of one step. Without a flush (`2bw`), ranks mix the passes of two steps: a forward pass waits for
+the backward pass before which as many others are under way as the rank may have, and this one may be of the last step.
+Forward passes come in order, and so do backward passes; `rank_passes` says how a rank takes them in turn.
+
 The order comes from a small simulation in whole units of time. `gpipe` makes all forward passes first. Under `1f1b`, a
 rank that is free makes forward and backward passes in turn, as far as what they need has come. It has at most as many
 microbatches of a stage between their two passes as this stage and those behind it can work on, and `slack` more. So the
@@ -22,7 +26,7 @@ the oldest microbatch can always go on.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from autosync.plan.builder import Builder
@@ -30,7 +34,14 @@ from autosync.plan.interleaving import Direction, OrderedPass, interleaved_order
 from autosync.plan.types import Edge, Local, Region, StagePass, Transfer
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
-from autosync.strategy.stages import ModelStage, PipelineSchedule, boundary_cuts, bytes_of_microbatch
+from autosync.strategy.stages import (
+    UNFLUSHED,
+    ModelStage,
+    PipelineSchedule,
+    boundary_cuts,
+    bytes_of_microbatch,
+    most_under_way,
+)
 
 _FIRST_STAGE_OF_QUEUES = 3
 """Templates use the queues of stages 0 to 2 of a lane."""
@@ -186,8 +197,9 @@ class _Timing:
         """
         if self._schedule == "gpipe":
             return self._microbatches
-        first = stage if since is None else since
-        return -(-sum(self._widths[first:]) // self._widths[stage]) + self._slack
+        if since is None:
+            return most_under_way(self._stages, stage, self._slack)
+        return -(-sum(self._widths[since:]) // self._widths[stage]) + self._slack
 
 
 def _units(stage: ModelStage, *, recompute: bool, splits: bool) -> Mapping[Direction, int]:
@@ -243,6 +255,29 @@ class _Writer:
         )
         for one in order:
             self._add(one)
+        if strategy.schedule in UNFLUSHED:
+            self._unchain()
+
+    def _unchain(self) -> None:
+        """Let passes wait for earlier ones of their direction, and for room, instead of for the rank's last pass."""
+        for number, stage in enumerate(self._stages):
+            most = most_under_way(self._stages, number, self._builder.strategy.slack)
+            for place in range(len(stage.ranks)):
+                mine = range(place, self._microbatches, len(stage.ranks))
+                forward = [self._done["forward", number, microbatch] for microbatch in mine]
+                backward = [self._done["backward", number, microbatch] for microbatch in mine]
+                chained = {*forward, *backward}
+                for position, edge in enumerate(forward):
+                    room = backward[position - most]._replace(lag=int(position < most))
+                    self._rewire(edge, chained, [*forward[:position][-1:], room])
+                for position, edge in enumerate(backward):
+                    self._rewire(edge, chained, [forward[position], *backward[:position][-1:]])
+
+    def _rewire(self, edge: Edge, chained: Collection[Edge], waits: Sequence[Edge]) -> None:
+        """Let a pass wait for these passes of its rank, instead of for others of them."""
+        operations = self._builder.operations
+        others = [other for other in operations[edge.target].after if other not in chained]
+        operations[edge.target] = operations[edge.target]._replace(after=(*others, *waits))
 
     def _add(self, one: TimedPass) -> None:
         key = (one.direction, one.stage, one.microbatch)

@@ -232,7 +232,8 @@ class Plan:
     `stages` and `microbatches` are those of the strategy. With stages, a rank's gradient is the sum over its
     microbatches, each divided by the number of microbatches, and the ranks' gradients of a variable add up.
     `recompute`: a backward pass computes the activations of its stage again. `splits_backward`: it leaves gradients of
-    weights to a later pass, `weights`.
+    weights to a later pass, `weights`. Without `flushes`, passes of the next step come before the last ones of this
+    step (see `rank_passes`), and those of a step take the parameters before the last update.
     """
 
     model: str
@@ -254,6 +255,7 @@ class Plan:
     microbatches: int = 1
     recompute: bool = False
     splits_backward: bool = False
+    flushes: bool = True
 
     @property
     def gradient_pass(self) -> LocalKind:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from autosync.errors import OperationError
 from autosync.runtime.checkpoints.calls import consolidate
 from autosync.runtime.parallelize import describe, drain, no_sync, parallelize, release, session_of, weigh
-from autosync.runtime.same_batch import sums_of_step
+from autosync.runtime.same_batch import batch_mark, sums_of_step
 from autosync.specs.examples import examples_of, num_examples
 from autosync.specs.task import Task
 from autosync.specs.task_run import batch_weight, compute_loss, needs_closure, run_backward, step_optimizer
@@ -65,7 +65,7 @@ class DataParallelSteps:
             self._passes(batches, parts)
             step_optimizer(self._task, self._optimizer)
         flat = [number for loss, weight in parts[-len(batches) :] for number in (loss * weight, weight)]
-        sums = sums_of_step(session_of(self._model).training.links, self._num_workers, flat, batch)
+        sums = sums_of_step(session_of(self._model).training.links, self._num_workers, flat, batch_mark(batch))
         losses = [total / weight for total, weight in zip(sums[::2], sums[1::2], strict=True)]
         return sum(losses) / len(losses)
 
@@ -115,6 +115,9 @@ class DataParallelSteps:
     def describe(self) -> str:
         """Describe in words what trains the model."""
         return describe(self._model)
+
+    def finish(self) -> None:
+        """Do nothing: a step leaves nothing to be made."""
 
     def close(self) -> None:
         """End the training; the model stays as it was trained."""

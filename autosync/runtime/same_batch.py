@@ -34,9 +34,9 @@ def batch_mark(batch: Any) -> int:
     return mark
 
 
-def sums_of_step(links: Links, num_workers: int, parts: Sequence[float], batch: Any) -> list[float]:
-    """Return the sum of each of these numbers over all workers; refuse a step in which their batches were not equal."""
-    rows = numbers_of_all(links, num_workers, [*parts, batch_mark(batch)])
+def sums_of_step(links: Links, num_workers: int, parts: Sequence[float], mark: int) -> list[float]:
+    """Return the sum of each of these numbers over all workers; refuse a step whose batches have different marks."""
+    rows = numbers_of_all(links, num_workers, [*parts, mark])
     others = [rank for rank, row in enumerate(rows) if row[-1] != rows[0][-1]]
     if others:
         raise OperationError(

@@ -27,6 +27,7 @@ from autosync.runtime.session.agreement import agree, facts_of_rank, parameters_
 from autosync.runtime.session.start import next_session
 from autosync.runtime.stages.recorded_model import record_stages
 from autosync.runtime.stages.staged_session import MakeStages, StagedSession
+from autosync.runtime.stages.unflushed_session import UnflushedSession
 from autosync.runtime.wire.links import Links
 from autosync.specs.task import Task
 from autosync.specs.task_run import build_model, build_optimizer, needs_closure
@@ -42,6 +43,7 @@ class _Steps(Protocol):
     def gather(self) -> None: ...
     def gather_optimizer(self) -> None: ...
     def describe(self) -> str: ...
+    def finish(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -66,6 +68,7 @@ class Trainer:
     def step(self, batch: Any) -> float:
         """Take one optimizer step on a global batch; return the loss of this batch, which is the same on all ranks.
 
+        Without a flush (schedule `2bw`) it is the loss of the batch before, for nobody waits for this one's.
         The first axis of every tensor of the batch counts its examples. If the task accumulates, `batch` is a sequence
         of as many global batches as it has microsteps.
         """
@@ -90,6 +93,12 @@ class Trainer:
 
     def close(self) -> None:
         """End the training, and leave the model with the parameters that this rank has trained."""
+        try:
+            self._steps.finish()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
         _OPEN.discard(self)
         self._steps.close()
 
@@ -99,7 +108,11 @@ class Trainer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+        else:
+            # The other ranks may not come here.
+            self._end()
 
 
 def trainer(
@@ -192,7 +205,8 @@ def _staged(
     )
     with contextlib.ExitStack() as undo:
         undo.callback(links.close)
-        session = StagedSession(
+        kind = StagedSession if plan.flushes else UnflushedSession
+        session = kind(
             task,
             model,
             optimizer,
@@ -254,4 +268,4 @@ def _end_what_is_left() -> None:
     for one in list(_OPEN):
         # The script is over, and an error now is not the script's.
         with contextlib.suppress(Exception):
-            one.close()
+            one._end()  # noqa: SLF001 - the other ranks may not end now

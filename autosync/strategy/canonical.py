@@ -31,6 +31,7 @@ from autosync.strategy.codecs import Cast, Codec
 from autosync.strategy.parts import Partition, PartName
 from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.shares import are_even
+from autosync.strategy.stages import UNFLUSHED
 from autosync.strategy.synchronisers.all_reduce import PLAIN
 from autosync.strategy.synchronisers.base import Synchroniser
 
@@ -52,13 +53,16 @@ def canonical(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Str
     parts = _Parts(partitions, model)
     messages = [_in_ready_order(_without_idle_slice(message, parts), parts) for message in messages]
     messages.sort(key=lambda message: parts.order(message.parts[0]))
+    # Without a flush, the order of passes does not depend on their times.
+    has_times = strategy.stages and strategy.schedule not in UNFLUSHED
     return replace(
         strategy,
         name="",
+        stages=strategy.stages if has_times else tuple(replace(stage, units=()) for stage in strategy.stages),
         shares=() if are_even(strategy.shares) else strategy.shares,
         recompute=strategy.recompute and bool(strategy.stages),
         slack=strategy.slack if strategy.stages and strategy.schedule != "gpipe" else 0,
-        send_units=strategy.send_units if strategy.stages else 0,
+        send_units=strategy.send_units if has_times else 0,
         partitions={name: partitions[name] for name in sorted(partitions)},
         messages=tuple(_renumbered(messages)),
     )

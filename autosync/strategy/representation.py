@@ -8,7 +8,8 @@ far transfers may overlap compute is set for the whole step. So are the `shares`
 messages and parts are written has no meaning; `priority` and `lane` set the order of transfers.
 
 Classes: `exact` keeps the mathematics of single-process training up to rounding, `lossy` has a codec that changes
-gradients, `stale` uses parameters that miss updates (staleness above 0, or averaging less often than every step).
+gradients, `stale` uses parameters that miss updates (staleness above 0, averaging less often than every step, or
+stages without a flush).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from autosync.documents import STRICT
 from autosync.specs.model import ModelSpec
 from autosync.strategy.codecs import Codec
 from autosync.strategy.parts import Part, Partition, parts_of
-from autosync.strategy.stages import USUAL_SCHEDULE, ModelStage, PipelineSchedule
+from autosync.strategy.stages import UNFLUSHED, USUAL_SCHEDULE, ModelStage, PipelineSchedule
 from autosync.strategy.synchronisers import any_synchroniser
 from autosync.strategy.synchronisers.all_reduce import PLAIN
 from autosync.strategy.synchronisers.base import Synchroniser
@@ -98,7 +99,7 @@ class Strategy:
     @property
     def classes(self) -> frozenset[StrategyClass]:
         """The classes of the strategy: `lossy`, `stale` or both, or else `exact`."""
-        found: set[StrategyClass] = set()
+        found: set[StrategyClass] = {"stale"} if self.stages and self.schedule in UNFLUSHED else set()
         for message in self.messages:
             if message.codec is not None:
                 found.add("lossy")

@@ -11,11 +11,13 @@ from autosync.specs.model import ModelSpec
 from autosync.strategy.parts import PartName
 from autosync.strategy.representation import Strategy
 from autosync.strategy.stages import (
+    UNFLUSHED,
     ModelStage,
     are_in_turn,
     boundary_cuts,
     bytes_of_microbatch,
     holders_of_variables,
+    most_under_way,
     ring_of,
 )
 
@@ -40,6 +42,7 @@ def stage_problems(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -
         rule = "all of them have units, or none"
         yield Problem(what="stages with and without units", rule=rule, path=("stages",))
     yield from _interleaved(strategy)
+    yield from _unflushed(strategy)
     if strategy.schedule == "zero_bubble" and strategy.recompute:
         rule = "the gradients of weights come after the backward pass, from activations that it would drop"
         yield Problem(what="recompute: true with zero_bubble", rule=rule, path=("recompute",))
@@ -97,6 +100,26 @@ def _interleaved(strategy: Strategy) -> Iterator[Problem]:
     if strategy.microbatches % num_ranks:
         rule = f"they come in groups of {num_ranks}, one for each rank"
         yield Problem(what=f"{strategy.microbatches} interleaved microbatches", rule=rule, path=("microbatches",))
+
+
+def _unflushed(strategy: Strategy) -> Iterator[Problem]:
+    if strategy.schedule not in UNFLUSHED:
+        return
+    stages, count = strategy.stages, strategy.microbatches
+    ranks = [rank for stage in stages for rank in stage.ranks]
+    several = sorted({rank for rank in ranks if ranks.count(rank) > 1})
+    if several:
+        what = f"rank {several[0]} in several stages without a flush"
+        yield Problem(what=what, rule="each rank computes one stage", path=("schedule",))
+    for number, stage in enumerate(stages):
+        width = len(stage.ranks)
+        if count % width:
+            rule = f"each of a stage's {width} ranks computes equally many"
+            yield Problem(what=f"{count} microbatches without a flush", rule=rule, path=("microbatches",))
+        elif count // width < most_under_way(stages, number, strategy.slack):
+            most = most_under_way(stages, number, strategy.slack)
+            rule = f"a rank of stage {number} has {most} of its own under way, which are of one step and the next"
+            yield Problem(what=f"{count} microbatches without a flush", rule=rule, path=("microbatches",))
 
 
 def _unbuilt(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Iterator[Problem]:

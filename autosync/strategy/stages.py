@@ -3,14 +3,15 @@
 **What a strategy says.** `stages` cut the forward pass at cuts that the profile has found (see `specs.cuts`). A stage
 begins before the forward segment number `before`, as cuts are named, and ends where the next stage begins. Its `ranks`
 compute it. The global batch, which is the task's `batch_size` times the number of workers, is divided into
-`microbatches` of equally many examples. In a stage with several ranks, microbatch m goes to the rank at position
-m mod n: these ranks are data-parallel. A rank may have several stages, as the first and the last one, so that a weight
-that both use is on one rank. `schedule` sets the order of forward and backward passes on each rank. Under `1f1b`,
-`slack` lets a rank have so many more microbatches between their two passes; they hide the time that sends take. Under
+`microbatches` of equally many examples. In a stage with several ranks, microbatch m goes to the rank at position m mod
+n: these ranks are data-parallel. A rank may have several stages, as the first and the last one, so that a weight that
+both use is on one rank. `schedule` sets the order of forward and backward passes on each rank. Under `1f1b`, `slack`
+lets a rank have so many more microbatches between their two passes; they hide the time that sends take. Under
 `interleaved`, the ranks take stages in turn, several each, and `slack` counts as under `1f1b`. Under `zero_bubble`, a
 backward pass computes only what the stage before waits for; the gradients of weights come in a pass of their own, for
-which ranks have time when they would wait. With `recompute`, a rank keeps of a microbatch only what has crossed the
-boundary before its stage; its backward pass computes the rest again.
+which ranks have time when they would wait. Under `2bw` passes come as under `1f1b`, but there is no flush: a rank makes
+the last backward passes of a step in its next step, between the forward passes of that one. With `recompute`, a rank
+keeps of a microbatch only what has crossed the boundary before its stage; its backward pass computes the rest again.
 
 The order of passes is planned for passes and sends that take so long as `units` of stages and `send_units` say. Without
 them, forward passes take one unit, backward passes two, and sends none.
@@ -21,6 +22,10 @@ among the ranks that hold their variables. A weight that is used in two stages (
 both. A rank divides the loss of each microbatch by the number of microbatches. So its gradients are parts of the whole,
 which ranks add up and do not average. If the task clips, the plan sums the squares of all of them, and every rank clips
 by this norm.
+
+Without a flush, the forward passes of a step begin before the last update is made. So all passes of a step, in all
+stages, take the parameters before the last update, and strategies with `2bw` are `stale`: step t adds to the parameters
+what the optimizer makes of the gradient at those before step t - 1.
 
 **What is refused**, because it is not built: everything in messages but plain all-reduces, transfers into the next
 forward pass, accumulation, clipping of sparse gradients, loss scaling, weights of batches, uneven shares, and NCCL.
@@ -36,10 +41,12 @@ from autosync.documents import STRICT
 from autosync.specs.cuts import StageCut
 from autosync.specs.model import ModelSpec
 
-PipelineSchedule: TypeAlias = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
+PipelineSchedule: TypeAlias = Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "2bw"]
 """The order of passes: all forward passes first; or one forward pass and one backward pass in turn; or the latter with
-several stages a rank; or the latter with the gradients of weights apart."""
+several stages a rank; or the latter with the gradients of weights apart; or the latter without a flush."""
 SCHEDULES: tuple[PipelineSchedule, ...] = get_args(PipelineSchedule)
+UNFLUSHED: tuple[PipelineSchedule, ...] = ("2bw",)
+"""The schedules without a flush, which make a strategy stale."""
 USUAL_SCHEDULE: PipelineSchedule = "1f1b"
 _NUM_UNITS = 3
 
@@ -73,6 +80,12 @@ class ModelStage:
     def rank_of(self, microbatch: int) -> int:
         """Return the rank that computes a microbatch in this stage."""
         return self.ranks[microbatch % len(self.ranks)]
+
+
+def most_under_way(stages: Sequence[ModelStage], number: int, slack: int) -> int:
+    """Return how many microbatches a rank of a stage has between their two passes, at most, under `1f1b`."""
+    width = len(stages[number].ranks)
+    return -(-sum(len(stage.ranks) for stage in stages[number:]) // width) + slack
 
 
 def ring_of(stages: Sequence[ModelStage]) -> list[tuple[int, ...]]:

@@ -218,10 +218,13 @@ class _BackwardSegment(torch.autograd.Function):
         return (gradients[0], None, None, None, *found)
 
 
-def backward_of(model: ReplayedModel, names: Sequence[str], seconds: float) -> None:
-    """Make a backward pass that takes some time and gives gradients to these variables."""
+def backward_of(
+    model: ReplayedModel, names: Sequence[str], seconds: float, replaced: Mapping[nn.Parameter, nn.Parameter]
+) -> None:
+    """Make a backward pass that takes some time and gives gradients to these variables, or to what replaces them."""
     segment = Segment(module="stage", seconds=seconds, variables=tuple(names))
-    parameters = [model.parameter(name) for name in names]
+    owned = [model.parameter(name) for name in names]
+    parameters = [replaced.get(one, one) for one in owned]
     begin = torch.zeros((), requires_grad=True)
     loss = _BackwardSegment.apply(begin, model, segment, {}, *parameters)  # type: ignore[no-untyped-call]
     torch.autograd.backward((loss,))

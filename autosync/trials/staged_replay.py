@@ -7,10 +7,12 @@ over microbatches would.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from autosync.plan.types import Local, Plan, StagePass
 from autosync.runtime.stages.left_products import LeftProducts
@@ -62,6 +64,7 @@ class ReplayedStage:
         self._names = tuple(names)
         self._seconds = seconds
         self._num_passes = num_passes
+        self._replaced: Mapping[nn.Parameter, nn.Parameter] = {}
         self._num_passed = 0
 
     def forward(
@@ -98,7 +101,13 @@ class ReplayedStage:
             self._model.pace.spend(seconds)
         else:
             self._num_passed = 0
-            backward_of(self._model, self._names, seconds)
+            backward_of(self._model, self._names, seconds, self._replaced)
+
+    def with_parameters(self, replaced: Mapping[nn.Parameter, nn.Parameter]) -> ReplayedStage:
+        """Return the stage that gives gradients to other parameters in the places of these."""
+        found = copy.copy(self)
+        found._replaced = replaced  # noqa: SLF001 - a copy of this object
+        return found
 
 
 def replay_stages(spec: ModelSpec, rank: int, plan: Plan, model: ReplayedModel) -> list[ReplayedStage]:

@@ -26,16 +26,24 @@ def _global_batches(task: Task, count: int) -> list[Any]:
     return [join_batches([task.batch(one) for one in generators]) for _ in range(count)]
 
 
-def _alone(task: Task, batches: list[Any]) -> tuple[dict[str, Tensor], list[float]]:
-    """The parameters and the losses of training in one process on the global batches."""
+def _alone(task: Task, batches: list[Any], *, lag: int = 0) -> tuple[dict[str, Tensor], list[float]]:
+    """The parameters and the losses of training in one process on the global batches.
+
+    With a lag, all passes but those of the last batch compute with parameters that miss so many updates.
+    """
     torch.manual_seed(SEED)
     model = task.model()
+    computing = copy.deepcopy(model)
     optimizer = task.optimizer(model.parameters())
-    losses = []
-    for batch in batches:
-        optimizer.zero_grad()
-        loss = task.loss(model, batch)
+    losses, states = [], []
+    for number, batch in enumerate(batches):
+        states.append(copy.deepcopy(model.state_dict()))
+        computing.load_state_dict(states[-1] if batch is batches[-1] else states[max(0, number - lag)])
+        computing.zero_grad()
+        loss = task.loss(computing, batch)
         loss.backward()
+        for one, other in zip(model.parameters(), computing.parameters(), strict=True):
+            one.grad = None if other.grad is None else other.grad.clone()
         _step(task, model, optimizer)
         losses.append(float(loss.detach()))
     return {name: value.detach().clone() for name, value in model.state_dict().items()}, losses
@@ -58,19 +66,27 @@ def _goes_on(task: Task, values: dict[str, Tensor], state: dict[str, Any], batch
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
-def trained(name: str, bundle: str) -> str:
-    """Train with the bundle; how the result differs from that of one process."""
+def trained(name: str, bundle: str, *, lag: int = 0) -> str:
+    """Train with the bundle; how the result differs from that of one process.
+
+    Losses are known, and gradients computed, `lag` steps late.
+    """
     task = TASKS[name]()
-    batches = _global_batches(task, NUM_STEPS)
+    batches = _global_batches(task, NUM_STEPS + 2 * lag)
     # Ranks begin apart, and the first one's parameters count.
     torch.manual_seed(SEED + rank())
     with trainer(task, bundle, timeout_seconds=40) as training:
-        losses = [training.step(batch) for batch in batches]
+        losses = [training.step(batch) for batch in batches[:NUM_STEPS]]
+        if lag:
+            # What the last step has left is made now, which changes nothing.
+            training.state_dict()
+            losses += [training.step(batch) for batch in batches[NUM_STEPS:]]
         values = {key: value.detach().clone() for key, value in training.state_dict().items()}
         state = copy.deepcopy(training.optimizer_state_dict())
     (last,) = _global_batches(task, 1)
     values = _goes_on(task, values, state, last)
-    wanted, wanted_losses = _alone(task, [*batches, last])
+    wanted, wanted_losses = _alone(task, [*batches, last], lag=lag)
+    wanted_losses[:0] = wanted_losses[:lag]
     far = [pair for pair in zip(losses, wanted_losses, strict=False) if abs(pair[0] - pair[1]) > 1e-9 * abs(pair[1])]
     return f"losses: {far}" if far else difference(values, wanted, usual_tolerance=1e-9)
 

@@ -44,9 +44,23 @@ ON_THREE: list[Division] = [
 ]
 
 
+UNFLUSHED_ON_THREE: list[Division] = [
+    ("convolutions", (0, 1, 3), ((0,), (1,), (2,)), 6, "2bw"),
+    ("tied_text", (0, 3, 6), ((2,), (0,), (1,)), 12, "2bw"),
+    ("tied_text", (0, 4), ((0, 2), (1,)), 4, "2bw"),
+    ("far_skip", (0, 1, 4), ((0,), (1,), (2,)), 3, "2bw"),
+    ("clipped_text", (0, 4), ((1,), (0, 2)), 6, "2bw"),
+    ("sparse_tables", (0, 2), ((0, 2), (1,)), 12, "2bw"),
+    ("tables", (0,), ((0, 1, 2),), 6, "2bw"),
+]
+
+
 def _trained(ranks: Any, divisions: list[Division], *, recompute: bool = False) -> list[tuple[str, dict[str, Any]]]:
     return [
-        ("stage_cases:trained", {"name": one[0], "bundle": ranks.staged_bundle(*one, recompute=recompute)})
+        (
+            "stage_cases:trained",
+            {"name": one[0], "bundle": ranks.staged_bundle(*one, recompute=recompute), "lag": int(one[-1] == "2bw")},
+        )
         for one in divisions
     ]
 
@@ -101,6 +115,13 @@ def test_three_ranks_train_as_one_process_does(make_ranks: Callable[[str], Any])
     ranks = make_ranks("unequal")
     for answers in ranks.run(_trained(ranks, ON_THREE)):
         assert answers == [""] * len(ON_THREE)
+
+
+@pytest.mark.timeout(200)
+def test_without_a_flush_gradients_are_one_step_late(make_ranks: Callable[[str], Any]) -> None:
+    ranks = make_ranks("unequal")
+    for answers in ranks.run(_trained(ranks, UNFLUSHED_ON_THREE)):
+        assert answers == [""] * len(UNFLUSHED_ON_THREE)
 
 
 @pytest.mark.slow

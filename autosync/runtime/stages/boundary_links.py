@@ -7,6 +7,9 @@ Memory that is being sent must stay as it is. gloo does not say when a send is o
 of another rank arrives, that rank has made all passes before the one that sent it, and so has received what they
 needed. Only then does this rank wait for its sends to that rank, which are over; it waits for the last ones at the end
 of the step. So no wait for a send can be part of a deadlock.
+
+Without a flush, some of these messages are needed by late passes, which come in the next step. They are asked for at
+the end of this step, before its sends are waited for: a script may do anything between two steps.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from autosync.plan.types import Local, LocalKind, Plan, StagePass, Transfer
+from autosync.plan.rank_passes import RankPass, passes_of
+from autosync.plan.types import Local, Plan, StagePass, Transfer
 from autosync.runtime.wire.exchange import failure_of, finish
 from autosync.runtime.wire.links import Links
 from autosync.runtime.wire.transfer_pieces import Send
@@ -27,31 +31,18 @@ LEAST_AHEAD = 4
 """A rank asks for this many messages ahead, and for more up to `AHEAD_BYTES`."""
 
 
-class RankPass(NamedTuple):
-    """One pass of this rank: the operation (by position), its kind, and its place.
-
-    `before` is the pass of this rank that makes what this pass needs. It is -1 if another rank sends that, or if the
-    pass needs nothing.
-    """
-
-    operation: int
-    kind: LocalKind
-    place: StagePass
-    before: int
-
-    @property
-    def is_forward(self) -> bool:
-        return self.kind == "forward"
-
-
 class _Message(NamedTuple):
-    """A send of the plan: its position, the pass that sends it and the pass that needs it, and the other rank."""
+    """A send of the plan: its position, the pass that sends it and the pass that needs it, and the other rank.
+
+    `is_late`: the pass that needs it is late.
+    """
 
     operation: int
     sent_by: int
     needed_by: int
     other: int
     num_bytes: int
+    is_late: bool
 
 
 def _whole(message: _Message) -> Send:
@@ -59,32 +50,19 @@ def _whole(message: _Message) -> Send:
     return Send(message.other, 0, message.num_bytes)
 
 
-def passes_of(plan: Plan, rank: int) -> list[RankPass]:
-    """Return the passes of a rank, in their order."""
-    makers: dict[int, int] = {}
-    found: list[RankPass] = []
-    for index, one in enumerate(plan.operations):
-        if isinstance(one, Local) and isinstance(one.settings, StagePass) and one.groups[0][0] == rank:
-            before = makers.get(one.inputs[0], -1) if one.inputs else -1
-            found.append(RankPass(index, one.kind, one.settings, before))
-            makers.update(dict.fromkeys(one.outputs, index))
-    return found
-
-
 class BoundaryLinks:
     """The messages between stages, as one rank sends and receives them."""
 
     def __init__(self, plan: Plan, links: Links) -> None:
         self._links = links
-        sent, coming = _messages(plan, links.rank)
+        order = _Order(plan)
+        sent, coming = _messages(plan, links.rank, order)
         self._sends = {one.sent_by: one for one in sent}
         self._receives = [one for one in coming if one.num_bytes]
         self._needs = {one.needed_by: one for one in self._receives}
         # By the message that arrives, the sends that are over then.
         self._over = {
-            one.operation: [
-                other.operation for other in sent if other.other == one.other and other.needed_by < one.sent_by
-            ]
+            one.operation: [other.operation for other in sent if other.other == one.other and order.is_over(other, one)]
             for one in self._receives
         }
         self._asked: dict[int, tuple[Any, torch.Tensor]] = {}
@@ -93,9 +71,15 @@ class BoundaryLinks:
         self._num_asked_bytes = 0
 
     def begin(self) -> None:
-        """Begin a step: ask for the first messages."""
-        self._waiting = deque(self._receives)
+        """Begin a step: ask for the first messages. Those of late passes were asked for before."""
+        self._waiting = deque(one for one in self._receives if not one.is_late)
         self._ask()
+
+    def ask_for_late(self) -> None:
+        """Ask for the messages that late passes of the next step need."""
+        for one in self._receives:
+            if one.is_late:
+                self._ask_for(one)
 
     def _ask(self) -> None:
         while self._waiting:
@@ -103,14 +87,16 @@ class BoundaryLinks:
             is_room = self._num_asked_bytes + one.num_bytes <= AHEAD_BYTES
             if len(self._asked) >= LEAST_AHEAD and not is_room:
                 return
-            self._waiting.popleft()
-            buffer = torch.empty(one.num_bytes, dtype=torch.uint8)
-            try:
-                work = self._links.receive(buffer, one.other, one.operation)
-            except RuntimeError as error:
-                raise failure_of(error, self._links, "from", one.other, _whole(one)) from error
-            self._asked[one.operation] = work, buffer
-            self._num_asked_bytes += one.num_bytes
+            self._ask_for(self._waiting.popleft())
+
+    def _ask_for(self, one: _Message) -> None:
+        buffer = torch.empty(one.num_bytes, dtype=torch.uint8)
+        try:
+            work = self._links.receive(buffer, one.other, one.operation)
+        except RuntimeError as error:
+            raise failure_of(error, self._links, "from", one.other, _whole(one)) from error
+        self._asked[one.operation] = work, buffer
+        self._num_asked_bytes += one.num_bytes
 
     def arrive(self, one: RankPass) -> torch.Tensor | None:
         """Wait for the message that a pass needs, and return it; None if it needs none."""
@@ -156,7 +142,21 @@ class BoundaryLinks:
         self._sent.clear()
 
 
-def _messages(plan: Plan, rank: int) -> tuple[list[_Message], list[_Message]]:
+class _Order:
+    """The order in which each rank makes its passes, and which of them are late."""
+
+    def __init__(self, plan: Plan) -> None:
+        of_ranks = [passes_of(plan, rank) for rank in range(plan.num_workers)]
+        self.places = {one.operation: place for passes in of_ranks for place, one in enumerate(passes)}
+        self.late = {one.operation for passes in of_ranks for one in passes if one.late}
+
+    def is_over(self, sent: _Message, arrived: _Message) -> bool:
+        """Whether a send to a rank is over when a message of this rank has arrived, in the same step."""
+        passes = {sent.sent_by, sent.needed_by, arrived.sent_by, arrived.needed_by}
+        return self.late.isdisjoint(passes) and self.places[sent.needed_by] < self.places[arrived.sent_by]
+
+
+def _messages(plan: Plan, rank: int, order: _Order) -> tuple[list[_Message], list[_Message]]:
     """Return the sends of a rank in their order, and its receives in the order in which passes need them."""
     needed_by: dict[int, int] = {}
     for index, one in enumerate(plan.operations):
@@ -167,12 +167,13 @@ def _messages(plan: Plan, rank: int) -> tuple[list[_Message], list[_Message]]:
     for index, one in enumerate(plan.operations):
         if isinstance(one, Transfer) and one.collective == "send":
             source, destination = one.groups[0]
-            sender = _only([edge.target for edge in one.after])
+            sender, needed = _only([edge.target for edge in one.after]), needed_by[index]
+            facts = (one.num_bytes, needed in order.late)
             if source == rank:
-                sent.append(_Message(index, sender, needed_by[index], destination, one.num_bytes))
+                sent.append(_Message(index, sender, needed, destination, *facts))
             if destination == rank:
-                coming.append(_Message(index, sender, needed_by[index], source, one.num_bytes))
-    return sent, sorted(coming, key=lambda one: one.needed_by)
+                coming.append(_Message(index, sender, needed, source, *facts))
+    return sent, sorted(coming, key=lambda one: order.places[one.needed_by])
 
 
 def _is_send(plan: Plan, index: int) -> bool:

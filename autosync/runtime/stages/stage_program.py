@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
+from torch import nn
 
 from autosync.runtime.stages.boundary_bytes import BoundaryBytes
 from autosync.runtime.stages.left_products import LeftProducts, can_leave, make_leaving
@@ -55,6 +57,8 @@ class StageWork(Protocol):
         self, passed: PassedMicrobatch, gradients: Mapping[int, torch.Tensor], *, scale: float
     ) -> Mapping[int, torch.Tensor]: ...
     def weights(self, left: LeftProducts) -> None: ...
+    def with_parameters(self, replaced: Mapping[nn.Parameter, nn.Parameter]) -> StageWork:
+        """Return the stage that computes with other parameters in the places of these."""
 
 
 class StageProgram:
@@ -156,6 +160,19 @@ class StageProgram:
     def weights(self, left: LeftProducts) -> None:
         """Compute the gradients of weights that a backward pass has left."""
         left.accumulate()
+
+    def with_parameters(self, replaced: Mapping[nn.Parameter, nn.Parameter]) -> StageProgram:
+        """Return the stage that computes with other parameters in the places of these."""
+        found = copy.copy(self)
+        found._calls = [  # noqa: SLF001 - a copy of this object
+            call._replace(
+                leaves=tuple(
+                    replaced.get(leaf, leaf) if isinstance(leaf, nn.Parameter) else leaf for leaf in call.leaves
+                )
+            )
+            for call in self._calls
+        ]
+        return found
 
 
 def stage_programs(tape: Tape, stages: Sequence[ModelStage], *, splits_backward: bool = False) -> list[StageProgram]:

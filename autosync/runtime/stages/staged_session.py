@@ -1,15 +1,20 @@
-"""One model in training with stages: makes this rank's passes, and the engine sums gradients within stages."""
+"""One model in training with stages: makes this rank's passes, and the engine sums gradients within stages.
+
+Here a step ends with its update. `unflushed_session` has the steps that go on meanwhile.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from autosync.errors import OperationError
+from autosync.plan.rank_passes import RankPass, passes_of
 from autosync.plan.types import Plan
 from autosync.runtime.engine.engine import Engine
 from autosync.runtime.engine.execution import Execution
@@ -22,7 +27,7 @@ from autosync.runtime.session.batch_weight import BatchWeight
 from autosync.runtime.session.gradients import Gradients
 from autosync.runtime.session.variable_roles import VariableRoles
 from autosync.runtime.stages.batch_form import form_of, microbatches_of
-from autosync.runtime.stages.boundary_links import BoundaryLinks, RankPass, passes_of
+from autosync.runtime.stages.boundary_links import BoundaryLinks
 from autosync.runtime.stages.failure_told import FailureTold
 from autosync.runtime.stages.left_products import LeftProducts
 from autosync.runtime.stages.recorded_model import num_examples_of
@@ -35,6 +40,15 @@ from autosync.specs.task import Task
 from autosync.specs.task_run import step_optimizer
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.stages import holders_of_variables, stages_of_variables
+
+
+class Place(NamedTuple):
+    """A microbatch in a stage, and the turn of its parameters."""
+
+    turn: int
+    stage: int
+    microbatch: int
+
 
 MakeStages = Callable[[Task, torch.nn.Module, Bundle, Plan, Sequence[Any]], Sequence[StageWork]]
 """Makes the passes of all stages from the first step's microbatches (see `recorded_model.record_stages`)."""
@@ -93,14 +107,15 @@ class StagedSession:
         self._passes = passes_of(plan, links.rank)
         self._last_passes = self._last_of_variables()
         self._num_examples = num_examples_of(plan)
-        self._programs: dict[int, StageWork] = {}
+        # By turn and stage; and what is between the passes of a microbatch, by turn, stage and microbatch.
+        self._programs: dict[int, dict[int, StageWork]] = {}
+        self._kept: dict[Place, PassedMicrobatch] = {}
+        self._left: dict[Place, LeftProducts] = {}
+        self._staying: dict[int, Mapping[int, torch.Tensor]] = {}
         self._form: Any = None
         self._under_way = -1
         self._came: set[str] = set()
-        self._hooks = [
-            self._parameters[name].register_post_accumulate_grad_hook(self._taking(name))  # type: ignore[no-untyped-call]
-            for name in self._held
-        ]
+        self._hooks: list[RemovableHandle] = []
         self._engine.begin()
 
     def _roles(self) -> VariableRoles:
@@ -130,12 +145,21 @@ class StagedSession:
             for name in self._held
         }
 
+    def _hook(self, parameters: Mapping[str, torch.nn.Parameter]) -> None:
+        """Take the gradient of each of these parameters when the pass is over after which it is complete."""
+        for name, parameter in parameters.items():
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(self._taking(name)))  # type: ignore[no-untyped-call]
+
     def _taking(self, name: str) -> Callable[[torch.Tensor], None]:
-        def take(_: torch.Tensor) -> None:
+        def take(parameter: torch.Tensor) -> None:
             if self._under_way == self._last_passes[name]:
-                self._take(name)
+                self._complete(name, parameter)
 
         return take
+
+    def _complete(self, name: str, parameter: torch.Tensor) -> None:  # noqa: ARG002 - other sessions have several
+        """Take the gradient of a parameter, which is complete."""
+        self._take(name)
 
     def _take(self, name: str) -> None:
         """Give a gradient that is complete to the engine."""
@@ -155,20 +179,29 @@ class StagedSession:
     def step(self, batch: Any) -> float:
         """Train on a global batch, which every rank has; return its loss."""
         with self._failure.naming():
-            microbatches = microbatches_of(batch, self._plan.microbatches, self._num_examples)
-            if not self._programs:
-                self._programs = self._recorded(batch, microbatches)
-            elif form_of(microbatches[0]) != self._form:
-                raise OperationError(
-                    f"a batch of another form: {form_of(microbatches[0])}, and the first one had {self._form} (with "
-                    "stages, all batches have one form)"
-                )
+            microbatches = self._microbatches(batch)
             self._optimizer.zero_grad(set_to_none=True)
-            loss = self._run(microbatches)
+            self._came.clear()
+            self._boundaries.begin()
+            loss = self._run(self._passes, microbatches)
+            self._sum_up()
+            self._boundaries.end()
             self._update()
             # What the ranks of the last stage have computed is the loss of the global batch.
-            (whole,) = sums_of_step(self._links, self._plan.num_workers, [loss], batch)
+            (whole,) = sums_of_step(self._links, self._plan.num_workers, [loss], batch_mark(batch))
             return whole
+
+    def _microbatches(self, batch: Any) -> Sequence[Any]:
+        """Cut a global batch into microbatches; record the model's pass on the first batch."""
+        microbatches = microbatches_of(batch, self._plan.microbatches, self._num_examples)
+        if not self._programs:
+            self._begin_programs(self._recorded(batch, microbatches))
+        elif form_of(microbatches[0]) != self._form:
+            raise OperationError(
+                f"a batch of another form: {form_of(microbatches[0])}, and the first one had {self._form} (with "
+                "stages, all batches have one form)"
+            )
+        return microbatches
 
     def _recorded(self, batch: Any, microbatches: Sequence[Any]) -> dict[int, StageWork]:
         """Record the model's pass on the first batch, and compare this batch over all ranks."""
@@ -181,40 +214,47 @@ class StagedSession:
         self._form = form_of(microbatches[0])
         return {stage: programs[stage] for stage in {one.place.stage for one in self._passes}}
 
-    def _run(self, microbatches: Sequence[Any]) -> float:
-        """Make all passes of the step; return this rank's part of the loss."""
-        kept: dict[tuple[int, int], PassedMicrobatch] = {}
-        left: dict[tuple[int, int], LeftProducts] = {}
-        staying: dict[int, Mapping[int, torch.Tensor]] = {}
-        losses: list[torch.Tensor] = []
-        self._came.clear()
-        self._boundaries.begin()
-        for one in self._passes:
-            program, key = self._programs[one.place.stage], (one.place.stage, one.place.microbatch)
-            if one.kind == "weights":
-                self._weights(program, one, left.pop(key))
-                continue
-            boundary = program.arriving if one.is_forward else program.leaving
-            arrived: Mapping[int, torch.Tensor] = {}
-            if boundary is not None:
-                arrived = staying.pop(one.before, {}) if one.before >= 0 else self._arrived(one, boundary)
-            if one.is_forward:
-                passed = kept[key] = program.forward(
-                    tensors_of(microbatches[one.place.microbatch]), arrived, keeps=not self._plan.recompute
-                )
-                made: Mapping[int, torch.Tensor] = passed.sent
-                boundary, passed.sent = program.leaving, {}
-                if passed.loss is not None:
-                    losses.append(passed.loss.detach())
-            else:
-                passed = kept.pop(key)
-                made, boundary = self._backward(program, one, passed, arrived), program.arriving
-                left[key] = passed.left
-            if boundary is not None and self._boundaries.sends(one):
-                self._boundaries.send(one, boundary.pack(made, backward=not one.is_forward))
-            elif boundary is not None:
-                staying[one.operation] = made
+    def _begin_programs(self, programs: dict[int, StageWork]) -> None:
+        self._programs = {0: programs}
+        self._hook({name: self._parameters[name] for name in self._held})
+
+    def _turn(self, one: RankPass) -> int:  # noqa: ARG002 - other sessions have two turns
+        """Return the turn of the parameters with which a pass computes."""
+        return 0
+
+    def _run(self, passes: Sequence[RankPass], microbatches: Sequence[Any]) -> float:
+        """Make passes in their order; return this rank's part of the loss."""
+        losses = [loss for one in passes if (loss := self._pass(one, microbatches)) is not None]
         return math.fsum(float(loss) for loss in losses) / self._plan.microbatches
+
+    def _pass(self, one: RankPass, microbatches: Sequence[Any]) -> torch.Tensor | None:
+        """Make a pass; return the loss of its microbatch if it is the last stage's forward pass."""
+        turn = self._turn(one)
+        program, key = self._programs[turn][one.place.stage], Place(turn, one.place.stage, one.place.microbatch)
+        if one.kind == "weights":
+            self._weights(program, one, self._left.pop(key))
+            return None
+        boundary, loss = program.arriving if one.is_forward else program.leaving, None
+        arrived: Mapping[int, torch.Tensor] = {}
+        if boundary is not None:
+            arrived = self._staying.pop(one.before, {}) if one.before >= 0 else self._arrived(one, boundary)
+        if one.is_forward:
+            passed = self._kept[key] = program.forward(
+                tensors_of(microbatches[one.place.microbatch]), arrived, keeps=not self._plan.recompute
+            )
+            made: Mapping[int, torch.Tensor] = passed.sent
+            boundary, passed.sent = program.leaving, {}
+            loss = None if passed.loss is None else passed.loss.detach()
+        else:
+            passed = self._kept.pop(key)
+            made, boundary = self._backward(program, one, passed, arrived), program.arriving
+            if self._plan.splits_backward:
+                self._left[key] = passed.left
+        if boundary is not None and self._boundaries.sends(one):
+            self._boundaries.send(one, boundary.pack(made, backward=not one.is_forward))
+        elif boundary is not None:
+            self._staying[one.operation] = made
+        return loss
 
     def _arrived(self, one: RankPass, boundary: StageBoundary) -> Mapping[int, torch.Tensor]:
         """Wait for what has crossed a boundary; a message without bytes is not sent."""
@@ -243,8 +283,8 @@ class StagedSession:
             if is_last and self._parameters[name].grad is not None:
                 self._take(name)
 
-    def _update(self) -> None:
-        """Wait for the sums within stages, and update what this rank holds."""
+    def _sum_up(self) -> None:
+        """Wait for the sums within stages, and clip by the norm of all gradients."""
         missing = [name for name in self._held if name not in self._came]
         self._gradients.take_missing([name for name in missing if name in self._worked])
         for name in missing:
@@ -254,7 +294,9 @@ class StagedSession:
         self._gradients.give_back()
         if self._plan.clip_norm is not None:
             self._clip(self._plan.clip_norm)
-        self._boundaries.end()
+
+    def _update(self) -> None:
+        """Update what this rank holds."""
         self._engine.step_called()
         self._engine.user_updated()
         self._engine.wait_due()
@@ -290,6 +332,9 @@ class StagedSession:
             f"{len(self._parameters)} variables), {num_microbatches} microbatches forward and backward "
             "a step"
         )
+
+    def finish(self) -> None:
+        """Make what the last step has left. All ranks call it together, and a step leaves nothing."""
 
     def close(self) -> None:
         """End the engine and the connections."""

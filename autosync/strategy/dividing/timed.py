@@ -16,7 +16,7 @@ from autosync.specs.model import ModelSpec
 from autosync.specs.uplinks import crossed
 from autosync.strategy.representation import Strategy
 from autosync.strategy.stage_compute import pass_seconds
-from autosync.strategy.stages import ModelStage, boundary_cuts, bytes_of_microbatch
+from autosync.strategy.stages import UNFLUSHED, ModelStage, boundary_cuts, bytes_of_microbatch
 
 LONGEST = 100
 """The units of the longest pass."""
@@ -24,7 +24,7 @@ LONGEST = 100
 
 def timed(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Strategy:
     """Return a legal strategy with the units of its passes and sends, where the order of passes depends on them."""
-    if not strategy.stages or strategy.schedule == "interleaved":
+    if not strategy.stages or strategy.schedule in ("interleaved", *UNFLUSHED):
         return strategy
     num_examples = model.batch_size * cluster.num_workers // strategy.microbatches
     seconds = pass_seconds(strategy.stages, model, num_examples, recompute=False, splits_backward=True)
