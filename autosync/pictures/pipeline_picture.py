@@ -59,7 +59,7 @@ def drawn_passes(plan: Plan) -> list[DrawnPass]:
             ends[index] = max(ends[edge.target] for edge in one.after)
         elif isinstance(one, Local) and isinstance(one.settings, StagePass):
             rank, place = one.groups[0][0], one.settings
-            begin = max([free[rank], *(ends[edge.target] for edge in one.after)])
+            begin = max([free[rank], *(ends[edge.target] for edge in one.after if not edge.lag)])
             width = len(plan.stages[place.stage].ranks)
             units = 2 if one.kind == "backward" and not plan.splits_backward else 1
             ends[index] = free[rank] = begin + width * units
@@ -90,6 +90,7 @@ class _Picture:
         words = [
             subtitle,
             f"{count(len(plan.stages), 'stage')}, {count(plan.microbatches, 'microbatch')}",
+            "" if plan.flushes else "passes of the steps before and after it fill the gaps",
         ]
         told = " · ".join(filter(None, words))
         room = self._width - 2 * _MARGIN

@@ -9,6 +9,7 @@ from dataclasses import replace
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cuts import StageCut
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
+from autosync.strategy import legality
 from autosync.strategy.dividing.divided import divided_strategy
 from autosync.strategy.representation import Strategy
 from autosync.strategy.stages import ModelStage
@@ -102,15 +103,19 @@ def random_division(rng: random.Random) -> tuple[Strategy, ModelSpec, ClusterSpe
         stages.append(ModelStage(before=places[-1], ranks=stages[0].ranks))
     model = chain(num_segments, batch_size=rng.choice((2, 4, 6)), tied=tied)
     model = replace(model, clip_norm=rng.choice((None, 0.3)))
+    cluster = nodes(*_placed(num_workers, rng))
     num_examples = model.batch_size * num_workers
     counts = [count for count in range(max(widths), num_examples + 1) if num_examples % count == 0]
     schedule = rng.choice(("gpipe", "1f1b", "zero_bubble"))
     strategy = divided_strategy(model, stages, rng.choice(counts), schedule, rng.choice((0, 0, 2)))
+    unflushed = replace(strategy, schedule="2bw")
+    if rng.random() < 0.5 and not legality.problems(unflushed, model, cluster):
+        return unflushed, model, cluster
     if rng.random() < 0.5:
         units = [sorted(rng.choices(range(12), k=2), reverse=True) for _ in stages]
         told = [replace(stage, units=(rng.randrange(9), *pair)) for stage, pair in zip(stages, units, strict=True)]
         strategy = replace(strategy, stages=tuple(told), send_units=rng.choice((0, 1, 7)))
-    return strategy, model, nodes(*_placed(num_workers, rng))
+    return strategy, model, cluster
 
 
 def _random_interleaving(rng: random.Random) -> tuple[Strategy, ModelSpec, ClusterSpec]:

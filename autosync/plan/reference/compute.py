@@ -52,6 +52,9 @@ class Compute:
         self._moments = [self._one_step(rank.index) for rank in plan.ranks]
         self._next = [next(moments) for moments in self._moments]
         self._in_use: dict[tuple[int, int], Array] = {}
+        # Without a flush, ranks compute with the parameters before the last update.
+        self._before: dict[tuple[int, int], Array] = {}
+        self._computing: dict[tuple[int, int], Array] = {}
         self._gates: dict[tuple[str, int], Gate] = {(gate.kind, gate.variable): gate for gate in plan.gates}
         self._parts_of: dict[str, list[tuple[int, Part]]] = defaultdict(list)
         for index, part in enumerate(plan.parts):
@@ -115,7 +118,7 @@ class Compute:
 
     def _live(self, rank: int, moment: str, index: int) -> None:
         if moment == "before_use":
-            self._in_use[rank, index] = self._value(self._variables[index], rank)
+            self._use(rank, index)
         elif moment == "gradient":
             self._make_gradient(rank, index)
         elif moment == "step_called":
@@ -125,6 +128,13 @@ class Compute:
             self._step[rank] += 1
             self._moments[rank] = self._one_step(rank)
         self._next[rank] = next(self._moments[rank])
+
+    def _use(self, rank: int, index: int) -> None:
+        key = (rank, index)
+        self._in_use[key] = self._computing[key] = self._value(self._variables[index], rank)
+        if not self._plan.flushes:
+            self._computing[key] = self._before.get(key, self._in_use[key])
+            self._before[key] = self._in_use[key]
 
     def _look(self, rank: int) -> None:
         """Look at parameters, and with backward overlap at gradients, as a user may between backward and `step()`.
@@ -142,7 +152,7 @@ class Compute:
 
     def _make_gradient(self, rank: int, index: int) -> None:
         variable, step = self._variables[index], self._step[rank]
-        value = self._in_use[rank, index]
+        value = self._computing[rank, index]
         if self._plan.stages:
             gradient = self._division.gradient(self._workload, variable, rank, step, value)
         else:

@@ -1,5 +1,6 @@
 """Played steps of plans with stages: their order is the plan's, and times follow from compute and links."""
 
+import itertools
 import random
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autosync.plan.lowering import lower
+from autosync.plan.rank_passes import passes_of
 from autosync.simulators.shared.costs import usual_costs
 from autosync.simulators.stages.fluid_links import FluidLinks
 from autosync.simulators.stages.stage_player import play_stages
@@ -24,6 +26,15 @@ def test_every_pass_is_played_once_and_in_order(seed: int) -> None:
     strategy, model, cluster = random_division(random.Random(seed))
     plan = lower(strategy, model, cluster)
     played = play_stages(plan, model, cluster, usual_costs(cluster))
+    if not plan.flushes:
+        # Several steps are played, and no rank computes for longer than they take.
+        for rank in range(plan.num_workers):
+            mine = [one for one in played.passes if one.rank == rank]
+            assert len(mine) > 2 * len(passes_of(plan, rank))
+            assert all(first.end <= second.begin for first, second in itertools.pairwise(mine))
+        computing = [one.end - one.begin for one in played.passes if one.rank == 0]
+        assert played.seconds >= 0.99 * sum(computing) / len(computing) * len(passes_of(plan, 0))
+        return
     assert len(played.passes) == (3 if plan.splits_backward else 2) * len(strategy.stages) * strategy.microbatches
     ends = {(one.kind, one.place.stage, one.place.microbatch): one.end for one in played.passes}
     for one in played.passes:
@@ -61,6 +72,15 @@ def test_gradients_of_weights_of_linear_layers_fill_the_bubble() -> None:
     # Other layers compute all gradients at once.
     dense = chain(4, batch_size=8)
     assert seconds(dense, "zero_bubble") == pytest.approx(seconds(dense, "1f1b"), rel=0.1)
+
+
+def test_without_a_flush_there_is_no_bubble() -> None:
+    model, cluster = chain(4, batch_size=8), nodes(1, 1)
+    fast = replace(cluster, nodes=tuple(replace(node, bandwidth_out=1e12, bandwidth_in=1e12) for node in cluster.nodes))
+    stages = [ModelStage(before=2 * number, ranks=(number,)) for number in range(2)]
+    played = play_stages(lower(divided_strategy(model, stages, 8, "2bw"), model, fast), model, fast, usual_costs(fast))
+    # Each rank is always busy with its half of the layers, which take three seconds for eight examples.
+    assert played.seconds == pytest.approx(2 * 3 * 2, rel=0.01)
 
 
 def test_on_slow_links_a_step_takes_its_bytes() -> None:
