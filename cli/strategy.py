@@ -126,10 +126,10 @@ Examples:
 )
 @click.option(
     "--schedule",
-    type=click.Choice(("gpipe", "1f1b", "interleaved", "zero_bubble")),
+    type=click.Choice(("gpipe", "1f1b", "interleaved", "zero_bubble", "2bw")),
     default="1f1b",
     show_default=True,
-    help="The order of passes.",
+    help="The order of passes; 2bw has no flush, and its gradients are one step late.",
 )
 @click.option(
     "--slack",

@@ -4,6 +4,7 @@ Every rank builds the whole model, and keeps gradients and state of what its sta
 microbatch holds activations until its backward pass, and the plan's order says how many microbatches are between both.
 If backward passes are split, it holds them until the gradients of weights are there: their factors take as much. If
 backward passes compute activations again, it holds what has crossed the boundary before its stage.
+Without a flush, it also has two copies of the parameters of its stages.
 In the first step, each rank also runs all stages by itself on one microbatch, with the gradients of the whole model.
 """
 
@@ -50,8 +51,10 @@ def _trained_bytes(plan: Plan, model: ModelSpec) -> list[float]:
     for name, ranks in holders_of_variables(plan.stages, model).items():
         variable = model.variable(name)
         state = model.optimizer.state_slots * STATE_ITEM_BYTES * variable.num_elements
+        # Each of the two batches under way has its own copy and its own gradient.
+        copies = 0 if plan.flushes else 3
         for rank in ranks:
-            found[rank] += variable.num_bytes + state
+            found[rank] += (1 + copies) * variable.num_bytes + state
     return found
 
 

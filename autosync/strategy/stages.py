@@ -47,6 +47,7 @@ several stages a rank; or the latter with the gradients of weights apart; or the
 SCHEDULES: tuple[PipelineSchedule, ...] = get_args(PipelineSchedule)
 UNFLUSHED: tuple[PipelineSchedule, ...] = ("2bw",)
 """The schedules without a flush, which make a strategy stale."""
+FLUSHED: tuple[PipelineSchedule, ...] = tuple(one for one in SCHEDULES if one not in UNFLUSHED)
 USUAL_SCHEDULE: PipelineSchedule = "1f1b"
 _NUM_UNITS = 3
 

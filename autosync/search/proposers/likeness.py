@@ -37,6 +37,7 @@ _SCHEDULE_PLACES: Mapping[PipelineSchedule, float] = {
     "1f1b": 0.0,
     "zero_bubble": -0.35,
     "interleaved": -0.7,
+    "2bw": -1.0,
 }
 
 _WAYS = tuple(way for kind, synchroniser in synchroniser_kinds().items() for way in synchroniser.ways(kind))

@@ -22,7 +22,13 @@ from autosync.strategy.dividing.partitioner import FoundDivision, partition
 from autosync.strategy.dividing.timed import timed
 from autosync.strategy.dividing.wrapped import wrapped
 from autosync.strategy.representation import Strategy
-from autosync.strategy.stages import USUAL_SCHEDULE, ModelStage, PipelineSchedule, bytes_of_microbatch
+from autosync.strategy.stages import (
+    UNFLUSHED,
+    USUAL_SCHEDULE,
+    ModelStage,
+    PipelineSchedule,
+    bytes_of_microbatch,
+)
 
 USUAL_SLACK = 4
 """So many more microbatches under way hid most of what sends take, on five hosts at 1 Gbit/s in two racks."""
@@ -89,12 +95,17 @@ def divide(
 
 
 def proposed_divisions(
-    model: ModelSpec, cluster: ClusterSpec, *, most: int, ways: Sequence[UnderWay] = USUAL_WAYS
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    *,
+    most: int,
+    ways: Sequence[UnderWay] = USUAL_WAYS,
+    may_be_stale: bool = False,
 ) -> list[Strategy]:
     """Return the divisions into two stages or more that the partitioner takes for the fastest, the fastest first.
 
-    They differ in their stages, ranks or microbatches. The best of them comes in all schedules and with other slacks.
-    They have the first of some `ways` with which any fits into memory.
+    They differ in their stages, ranks or microbatches. The best of them comes in all schedules (without a flush if it
+    `may_be_stale`) and with other slacks. They have the first of some `ways` with which any fits into memory.
     """
     way, found = next(((one, found) for one in ways if (found := _divisions(model, cluster, one))), (ways[-1], []))
     best = [
@@ -107,6 +118,7 @@ def proposed_divisions(
         best[1:1] = [
             replace(first, schedule="gpipe", slack=0),
             replace(first, schedule="zero_bubble"),
+            *(replace(first, schedule=one) for one in UNFLUSHED if may_be_stale),
             *(replace(first, slack=slack) for slack in others),
         ]
     return [timed(one, model, cluster) for one in best if not legality.problems(one, model, cluster)][:most]

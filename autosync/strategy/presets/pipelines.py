@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cuts import even_stages
@@ -17,8 +19,9 @@ from autosync.strategy.representation import Strategy
 from autosync.strategy.stage_rules import why_undivided
 from autosync.strategy.stages import ModelStage
 
-PIPELINES = ("gpipe", "interleaved_1f1b", "pipedream_flush")
+PIPELINES = ("gpipe", "interleaved_1f1b", "pipedream_2bw", "pipedream_flush")
 """The presets of this module: they need profiles with cuts."""
+_MOST_TRIED = 100
 
 
 def gpipe(
@@ -84,6 +87,26 @@ def pipedream_flush(model: ModelSpec, cluster: ClusterSpec) -> Strategy:
         what = f"{model.name} cannot be divided over {cluster.name}"
         raise DoesNotApplyError(what, rule="stages fit into the nodes' memory, and microbatches divide the batch")
     return found[0]
+
+
+def pipedream_2bw(model: ModelSpec, cluster: ClusterSpec) -> Strategy:
+    """The stages of `pipedream_flush`, and no flush: passes of the next step begin before the last ones of this step.
+
+    So no rank waits for the pipeline to fill, and the gradients of a step are those of the parameters before the last
+    update. A rank keeps two copies of its stage's parameters. Of the divisions that the partitioner proposes, the first
+    is taken in which each rank has one stage and enough microbatches. Needs a profile with cuts.
+
+    Source: Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021, section 3.1 (2BW). There,
+    activations are computed again, and the planner searches stages by a model of time and memory.
+    """
+    _need_stages(model, cluster)
+    proposed = proposed_divisions(model, cluster, most=_MOST_TRIED, ways=(UnderWay(0),))
+    for one in proposed:
+        unflushed = replace(one, schedule="2bw", slack=0)
+        if not legality.problems(unflushed, model, cluster):
+            return timed(unflushed, model, cluster)
+    what = f"no division of {model.name} over {cluster.name} goes without a flush"
+    raise DoesNotApplyError(what, rule="each rank computes one stage, and enough microbatches for all behind it")
 
 
 def _need_stages(model: ModelSpec, cluster: ClusterSpec) -> None:

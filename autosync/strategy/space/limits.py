@@ -19,6 +19,7 @@ from autosync.strategy.cuts import even_sizes
 from autosync.strategy.parts import Partition
 from autosync.strategy.representation import Overlap, Strategy
 from autosync.strategy.shares import are_even
+from autosync.strategy.stages import FLUSHED, UNFLUSHED
 from autosync.strategy.synchronisers import any_kind, synchroniser_kinds
 from autosync.strategy.synchronisers.base import ROUTES, Route, Synchroniser
 from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
@@ -111,6 +112,8 @@ class Limits:
             yield _outside(("shares",), "uneven", ("even",))
         if strategy.stages and not self.stages:
             yield _outside(("stages",), f"{len(strategy.stages)} stages", ("none",))
+        if strategy.stages and strategy.schedule in UNFLUSHED and "stale" not in self.allow:
+            yield _outside(("schedule",), strategy.schedule, FLUSHED)
         for name, partition in strategy.partitions.items():
             yield from self._partition_problems(partition, shapes[name], ("partitions", name))
         for position, message in enumerate(strategy.messages):

@@ -11,7 +11,7 @@ from autosync.specs.model import ModelSpec
 from autosync.strategy.dividing.in_turn import stages_in_turn
 from autosync.strategy.dividing.regrouping import regrouped
 from autosync.strategy.representation import Strategy
-from autosync.strategy.stages import SCHEDULES, ModelStage, are_in_turn
+from autosync.strategy.stages import FLUSHED, ModelStage, PipelineSchedule, are_in_turn
 
 MOST_SLACK = 16
 P_NEAR = 0.6
@@ -22,13 +22,14 @@ P_NEAR = 0.6
 class StageRoom:
     """The values of a space's stages: the forward segments before which they may begin, and numbers of microbatches.
 
-    `is_memory_stated`: the cluster file states a node's memory.
+    `is_memory_stated`: the cluster file states a node's memory. `schedules` are those that may be taken.
     """
 
     model: ModelSpec
     cuts: Sequence[int]
     counts: Sequence[int]
     is_memory_stated: bool
+    schedules: Sequence[PipelineSchedule] = FLUSHED
 
 
 def move_cut(room: StageRoom, strategy: Strategy, rng: random.Random) -> Strategy | None:
@@ -143,9 +144,10 @@ def change_microbatches(room: StageRoom, strategy: Strategy, rng: random.Random)
 
 def change_schedule(room: StageRoom, strategy: Strategy, rng: random.Random) -> Strategy | None:
     """Take another order of passes."""
-    del room
     others = [
-        one for one in SCHEDULES if one != strategy.schedule and (one != "interleaved" or are_in_turn(strategy.stages))
+        one
+        for one in room.schedules
+        if one != strategy.schedule and (one != "interleaved" or are_in_turn(strategy.stages))
     ]
     return replace(strategy, name="", schedule=rng.choice(others), slack=0)
 

@@ -25,7 +25,7 @@ from autosync.strategy.space import message_changes, part_changes, stage_changes
 from autosync.strategy.space.chance import draw_weighted
 from autosync.strategy.space.editing import Room
 from autosync.strategy.space.stage_changes import StageRoom
-from autosync.strategy.stages import SCHEDULES
+from autosync.strategy.stages import FLUSHED, SCHEDULES
 
 NUM_PROPOSALS = 8
 P_ANOTHER_CHANGE = 0.5
@@ -72,17 +72,21 @@ class StageSpace:
         self._model = model
         self._cluster = cluster
         self._room = room
+        self._may_be_stale = "stale" in room.limits.allow
         self._stages = StageRoom(
             model=model,
             cuts=tuple(cut.before for cut in model.timeline.cuts),
             counts=tuple(legal_counts(model, cluster)),
             is_memory_stated=any(node.memory_bytes is not None for node in cluster.nodes),
+            schedules=SCHEDULES if self._may_be_stale else FLUSHED,
         )
 
     @functools.cached_property
     def proposals(self) -> tuple[Strategy, ...]:
         """The divisions that the partitioner takes for the fastest, the fastest first; none if none fits in memory."""
-        return tuple(proposed_divisions(self._model, self._cluster, most=NUM_PROPOSALS))
+        return tuple(
+            proposed_divisions(self._model, self._cluster, most=NUM_PROPOSALS, may_be_stale=self._may_be_stale)
+        )
 
     def sample(self, rng: random.Random) -> Strategy | None:
         """Draw a strategy with stages; None if the partitioner proposes none."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autosync.errors import DoesNotApplyError, InputError
+from autosync.strategy import legality
 from autosync.strategy.presets import build_preset
 from autosync.strategy.presets.pipelines import PIPELINES
 from autosync.testing.presets import check_preset
@@ -43,12 +44,23 @@ def test_pipedream_chooses_stages_and_makes_passes_in_turn() -> None:
     assert sorted({rank for one in found.stages for rank in one.ranks}) == [0, 1, 2]
 
 
+def test_without_a_flush_each_rank_has_one_stage_and_enough_microbatches() -> None:
+    found = check_preset("pipedream_2bw", MODEL, CLUSTER)
+    assert (found.schedule, found.slack, found.classes) == ("2bw", 0, {"stale"})
+    assert sorted(rank for one in found.stages for rank in one.ranks) == [0, 1, 2]
+    assert found.microbatches >= 3
+    few = replace(found, microbatches=2)
+    assert any("under way" in str(one) for one in legality.problems(few, MODEL, CLUSTER))
+    around = replace(found, stages=(*found.stages, replace(found.stages[0], before=5)))
+    assert any("several stages" in str(one) for one in legality.problems(around, MODEL, CLUSTER))
+
+
 @pytest.mark.parametrize("preset", PIPELINES)
 def test_what_cannot_be_divided_says_why(preset: str) -> None:
     with pytest.raises(DoesNotApplyError, match="has no cuts"):
         build_preset(preset, replace(MODEL, timeline=replace(MODEL.timeline, cuts=())), CLUSTER)
-    with pytest.raises(DoesNotApplyError, match="clips gradients"):
-        build_preset(preset, replace(MODEL, clip_norm=1.0), CLUSTER)
+    with pytest.raises(DoesNotApplyError, match="scales its loss"):
+        build_preset(preset, replace(MODEL, loss_scaling=True), CLUSTER)
 
 
 def test_gpipe_needs_a_layer_for_each_rank() -> None:

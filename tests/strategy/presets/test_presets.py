@@ -80,10 +80,9 @@ REASONS = {
         (
             "has no cuts",
             "has one worker",
-            "clips gradients",
             "scales its loss",
             "accumulates",
-            "sparse gradients",
+            "clips sparse gradients",
             "weighs its batches",
             "updates all variables together",
             "stages on nccl",

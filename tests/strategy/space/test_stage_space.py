@@ -12,7 +12,14 @@ from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.space import Limits, Space
-from autosync.strategy.space.stage_changes import StageRoom, drop_stage, join_stages, move_rank, split_stage
+from autosync.strategy.space.stage_changes import (
+    StageRoom,
+    change_schedule,
+    drop_stage,
+    join_stages,
+    move_rank,
+    split_stage,
+)
 from autosync.strategy.stages import holders_of_variables
 from tests.helpers.staged_models import chain, nodes, random_division
 
@@ -26,7 +33,8 @@ SPACE = Space(model=MODEL, cluster=CLUSTER)
 def test_changes_and_children_are_legal(seed: int) -> None:
     rng = random.Random(seed)
     first, model, cluster = random_division(rng)
-    space = Space(model=model, cluster=cluster)
+    allow = tuple(one for one in ("stale",) if one in first.classes)
+    space = Space(model=model, cluster=cluster, limits=Limits(allow=allow))
     assert space.stages is None or space.contains(first)
     if space.stages is None:
         return
@@ -62,6 +70,23 @@ def test_every_aspect_changes_sooner_or_later() -> None:
     assert seen == {"stages", "microbatches", "schedule", "slack", "messages"}
 
 
+def test_schedules_without_a_flush_are_tried_where_stale_strategies_are_allowed() -> None:
+    stale = Space(model=MODEL, cluster=CLUSTER, limits=Limits(allow=("stale",)))
+    for space, expected in ((SPACE, False), (stale, True)):
+        assert space.stages is not None
+        proposed = {one.schedule for one in space.stages.proposals}
+        room, rng = space.stages._stages, random.Random(3)
+        one = space.stages.proposals[0]
+        changed = [change_schedule(room, one, rng) for _ in range(60)]
+        found = proposed | {one.schedule for one in changed if one is not None}
+        assert ("2bw" in found) == expected
+    assert stale.stages is not None
+    (late,) = (one for one in stale.stages.proposals if one.schedule == "2bw")
+    shapes = {variable.name: variable.shape for variable in MODEL.variables}
+    assert any("2bw is outside the limits" in str(one) for one in SPACE.limits.problems(late, shapes))
+    assert not list(stale.limits.problems(late, shapes))
+
+
 def test_the_ranks_of_a_message_hold_all_its_parts_after_a_move() -> None:
     assert SPACE.stages is not None
     cuts = tuple(cut.before for cut in MODEL.timeline.cuts)
@@ -95,7 +120,7 @@ def test_activations_are_computed_again_only_where_memory_is_stated() -> None:
     ("model", "limits", "reason"),
     [
         (replace(MODEL, timeline=replace(MODEL.timeline, cuts=())), Limits(), "has no cuts"),
-        (replace(MODEL, clip_norm=1.0), Limits(), "clips gradients"),
+        (replace(MODEL, loss_scaling=True), Limits(), "scales its loss"),
         (MODEL, Limits(stages=False), "the limits leave out stages"),
     ],
 )
