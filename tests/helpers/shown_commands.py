@@ -52,12 +52,12 @@ def commands_in(text: str) -> list[Shown]:
     return found
 
 
-def run_autosync(words: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def run_autosync(words: Sequence[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a command that begins with `autosync`; its errors are in the output of `stderr`."""
     return subprocess.run(
         (sys.executable, "-P", "-m", "autosync.cli", *words[1:]),
         cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100", **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
