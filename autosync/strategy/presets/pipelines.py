@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 
 from autosync.errors import DoesNotApplyError
@@ -94,19 +96,36 @@ def pipedream_2bw(model: ModelSpec, cluster: ClusterSpec) -> Strategy:
 
     So no rank waits for the pipeline to fill, and the gradients of a step are those of the parameters before the last
     update. A rank keeps two copies of its stage's parameters. Of the divisions that the partitioner proposes, the first
-    is taken in which each rank has one stage and enough microbatches. Needs a profile with cuts.
+    is taken in which each rank has one stage and enough microbatches; if there is none, the longest pipeline of even
+    stages with equally many ranks each. Needs a profile with cuts.
 
-    Source: Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021, section 3.1 (2BW). There,
-    activations are computed again, and the planner searches stages by a model of time and memory.
+    Source: Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021, section 3.1 (2BW) and 3.2
+    (stages with equally many ranks). There, activations are computed again, and the planner tries all such pipelines.
     """
     _need_stages(model, cluster)
     proposed = proposed_divisions(model, cluster, most=_MOST_TRIED, ways=(UnderWay(0),))
-    for one in proposed:
+    for one in itertools.chain(proposed, _of_equal_widths(model, cluster)):
         unflushed = replace(one, schedule="2bw", slack=0)
         if not legality.problems(unflushed, model, cluster):
             return timed(unflushed, model, cluster)
     what = f"no division of {model.name} over {cluster.name} goes without a flush"
     raise DoesNotApplyError(what, rule="each rank computes one stage, and enough microbatches for all behind it")
+
+
+def _of_equal_widths(model: ModelSpec, cluster: ClusterSpec) -> Iterator[Strategy]:
+    """Yield pipelines of even stages with equally many ranks each, the longest first."""
+    num_workers = cluster.num_workers
+    for num_stages in range(num_workers, 1, -1):
+        width = num_workers // num_stages
+        counts = [count for count in legal_counts(model, cluster) if count % width == 0 and count >= width * num_stages]
+        found = even_stages(model.timeline, num_stages) if num_workers % num_stages == 0 and counts else None
+        if found is not None:
+            places = [0, *[cut.before for cut in found.cuts]]
+            stages = [
+                ModelStage(before=before, ranks=tuple(range(number * width, (number + 1) * width)))
+                for number, before in enumerate(places)
+            ]
+            yield divided_strategy(model, stages, count_for(counts, num_workers))
 
 
 def _need_stages(model: ModelSpec, cluster: ClusterSpec) -> None:

@@ -23,6 +23,7 @@ from autosync.strategy.space.placement import bandwidths_of
 from autosync.strategy.space.sampling import Sampler
 from autosync.strategy.space.stage_space import StageSpace
 from autosync.strategy.stage_rules import why_undivided
+from autosync.strategy.synchronisers.all_reduce import PLAIN
 
 P_STAGES = 0.15
 """The share of samples with stages, where the space has such strategies."""
@@ -80,6 +81,8 @@ class Space:
         """Why the space has no strategies with stages; empty if it may have some."""
         if not self.limits.stages:
             return "the limits leave out stages"
+        if PLAIN.kind not in self.limits.synchronisers:
+            return "the limits leave out all_reduce, by which the ranks of a stage add up their gradients"
         return why_undivided(self.model, self.cluster)
 
     @functools.cached_property

@@ -32,7 +32,10 @@ def _clusters() -> Iterator[ClusterSpec]:
 def _refusal(preset: str, model: ModelSpec, cluster: ClusterSpec) -> str:
     """Why a preset does not apply where all is as it ships, as docs/presets.md has it; empty where it does."""
     if preset in PIPELINES:
-        return re.escape(why_undivided(model, cluster))
+        num_layers = len(model.timeline.cuts) + 1
+        per_rank = {"gpipe": 1, "interleaved_1f1b": 2}.get(preset, 0)
+        too_few = "layers that can be stages" if num_layers < per_rank * cluster.num_workers else ""
+        return re.escape(why_undivided(model, cluster)) or too_few
     sizes = {len(group) for group in cluster.worker_groups()}
     if preset in ("byteps", "bytescheduler", "p3") and cluster.backend == "nccl":
         return "nccl runs transfers in one static order"

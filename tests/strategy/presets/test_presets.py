@@ -40,6 +40,7 @@ NAMES = (
     "p3",
     "parallax",
     "partitioned_all_reduce",
+    "pipedream_2bw",
     "pipedream_flush",
     "poseidon",
     "power_sgd",

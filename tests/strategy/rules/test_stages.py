@@ -67,11 +67,17 @@ def test_rules(fields: dict[str, Any], told: str) -> None:
     assert told in _problems(**fields)
 
 
+SPARSE = (
+    replace(MODEL.variables[0], kind="embedding", touched_rows=1.0, max_touched_rows=1, sparse=True),
+    *MODEL.variables[1:],
+)
+
+
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
         ({"accumulation_steps": 2}, "accumulates"),
-        ({"clip_norm": 1.0}, "clips"),
+        ({"clip_norm": 1.0, "variables": SPARSE}, "clips sparse gradients"),
         ({"loss_scaling": True}, "scales its loss"),
         ({"weighs": True}, "weighs its batches"),
         ({"timeline": replace(MODEL.timeline, cuts=())}, "autosync profile MODEL.py --cuts"),
