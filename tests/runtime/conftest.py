@@ -34,7 +34,14 @@ HERE = Path(__file__).parent
 EXACTNESS = HERE.parents[1] / "benchmarks" / "exactness" / "exactness.py"
 LIMIT_SECONDS = 150.0
 
-CLUSTERS = {"one node": (2,), "two nodes": (2, 2), "four nodes": (1, 1, 1, 1), "unequal": (2, 1)}
+CLUSTERS = {
+    "one node": (2,),
+    "two nodes": (2, 2),
+    "four nodes": (1, 1, 1, 1),
+    "unequal": (2, 1),
+    "five ranks": (2, 2, 1),
+    "six ranks": (3, 2, 1),
+}
 
 
 def cluster_of(name: str) -> ClusterSpec:
@@ -104,7 +111,8 @@ class Ranks:
             ModelStage(before=before, ranks=tuple(of_stage)) for before, of_stage in zip(places, ranks, strict=True)
         )
         strategy = divided_strategy(spec, stages, microbatches, schedule, recompute=recompute)  # type: ignore[arg-type]
-        name = f"{task}-{'-'.join(map(str, places))}-{microbatches}-{schedule}{'-again' if recompute else ''}"
+        cut = "-".join(f"{stage.before}on{''.join(map(str, stage.ranks))}" for stage in stages)
+        name = f"{task}-{cut}-{microbatches}-{schedule}{'-again' if recompute else ''}"
         path = self.folder / f"{name}.yaml"
         save_bundle(path, bundled(strategy, spec, self.cluster))
         return str(path)

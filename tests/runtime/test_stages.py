@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
+from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
+from autosync.strategy import legality
+from autosync.strategy.dividing.divided import divided_strategy
+from autosync.strategy.stages import ModelStage, PipelineSchedule
 
 # Task, segments before which stages begin, their ranks, microbatches, schedule.
 Division = tuple[str, tuple[int, ...], tuple[tuple[int, ...], ...], int, str]
@@ -153,31 +157,39 @@ def test_a_killed_rank_is_named_by_all_others(make_ranks: Callable[[str], Any], 
             assert answer[1]["seconds"] < 30
 
 
-def _random_division(rng: random.Random, cuts: dict[str, list[int]]) -> Division:
-    """A division over three ranks: up to three stages, some with two ranks, and some ranks with two stages."""
-    name = rng.choice(sorted(cuts))
-    num_stages = rng.randint(1, min(3, len(cuts[name]) + 1))
-    places = (0, *sorted(rng.sample(cuts[name], num_stages - 1)))
-    a, b, c = rng.sample(range(3), 3)
-    ways: dict[int, list[tuple[tuple[int, ...], ...]]] = {
-        1: [((a, b, c),)],
-        2: [((a,), (b, c)), ((a, b), (c,))],
-        3: [((a,), (b,), (c,)), ((a, b), (c,), (a, b))],
-    }
-    ranks = rng.choice(ways[num_stages])
-    microbatches = rng.choice([count for count in (2, 3, 4, 6, 12) if count >= max(map(len, ranks))])
-    return name, places, ranks, microbatches, rng.choice(("gpipe", "1f1b"))
+SCHEDULES: tuple[PipelineSchedule, ...] = ("gpipe", "1f1b", "zero_bubble", "2bw")
+
+
+def _random_division(rng: random.Random, spec: ModelSpec, name: str, cluster: ClusterSpec) -> Division:
+    """A legal division over all ranks: some stages have several ranks, and some ranks several stages."""
+    cuts = [cut.before for cut in spec.timeline.cuts]
+    while True:
+        num_ranks = cluster.num_workers
+        num_groups = rng.randint(1, min(num_ranks, 4, len(cuts) + 1))
+        order = rng.sample(range(num_ranks), num_ranks)
+        ends = [*sorted(rng.sample(range(1, num_ranks), num_groups - 1)), num_ranks]
+        ranks = [tuple(sorted(order[begin:end])) for begin, end in zip([0, *ends], ends, strict=False)]
+        if 1 < num_groups <= len(cuts) and rng.random() < 0.3:
+            ranks.append(ranks[0])
+        places = (0, *sorted(rng.sample(cuts, len(ranks) - 1)))
+        num_examples = spec.batch_size * num_ranks
+        microbatches = rng.choice([count for count in range(1, num_examples + 1) if num_examples % count == 0])
+        schedule = rng.choice(SCHEDULES)
+        stages = [ModelStage(before=before, ranks=of_stage) for before, of_stage in zip(places, ranks, strict=True)]
+        if not legality.problems(divided_strategy(spec, stages, microbatches, schedule), spec, cluster):
+            return name, places, tuple(ranks), microbatches, schedule
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(500)
-def test_random_divisions_train_as_one_process_does(
-    make_ranks: Callable[[str], Any], staged_spec: Callable[[str], ModelSpec]
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("where", ["one node", "unequal", "two nodes", "five ranks", "six ranks"])
+def test_sixty_random_divisions_train_as_one_process_does(
+    make_ranks: Callable[[str], Any], staged_spec: Callable[[str], ModelSpec], where: str
 ) -> None:
-    ranks, rng = make_ranks("unequal"), random.Random(5)
-    names = ("convolutions", "tied_text", "far_skip", "tables")
-    cuts = {name: [cut.before for cut in staged_spec(name).timeline.cuts] for name in names}
-    divisions = [_random_division(rng, cuts) for _ in range(40)]
-    for answers in ranks.run(_trained(ranks, divisions), limit_seconds=400):
+    ranks, rng = make_ranks(where), random.Random(where)
+    names = ("convolutions", "tied_text", "far_skip", "tables", "sparse_tables", "clipped_text")
+    drawn = [rng.choice(names) for _ in range(60)]
+    divisions = [_random_division(rng, staged_spec(name), name, ranks.cluster) for name in drawn]
+    for answers in ranks.run(_trained(ranks, divisions), limit_seconds=800):
         assert len(answers) == len(divisions)
         assert [pair for pair in zip(divisions, answers, strict=True) if pair[1]] == []
