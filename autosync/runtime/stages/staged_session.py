@@ -42,7 +42,7 @@ from autosync.strategy.bundle import Bundle
 from autosync.strategy.stages import holders_of_variables, stages_of_variables
 
 
-class Place(NamedTuple):
+class MicrobatchPlace(NamedTuple):
     """A microbatch in a stage, and the turn of its parameters."""
 
     turn: int
@@ -109,8 +109,8 @@ class StagedSession:
         self._num_examples = num_examples_of(plan)
         # By turn and stage; and what is between the passes of a microbatch, by turn, stage and microbatch.
         self._programs: dict[int, dict[int, StageWork]] = {}
-        self._kept: dict[Place, PassedMicrobatch] = {}
-        self._left: dict[Place, LeftProducts] = {}
+        self._kept: dict[MicrobatchPlace, PassedMicrobatch] = {}
+        self._left: dict[MicrobatchPlace, LeftProducts] = {}
         self._staying: dict[int, Mapping[int, torch.Tensor]] = {}
         self._form: Any = None
         self._under_way = -1
@@ -230,7 +230,10 @@ class StagedSession:
     def _pass(self, one: RankPass, microbatches: Sequence[Any]) -> torch.Tensor | None:
         """Make a pass; return the loss of its microbatch if it is the last stage's forward pass."""
         turn = self._turn(one)
-        program, key = self._programs[turn][one.place.stage], Place(turn, one.place.stage, one.place.microbatch)
+        program, key = (
+            self._programs[turn][one.place.stage],
+            MicrobatchPlace(turn, one.place.stage, one.place.microbatch),
+        )
         if one.kind == "weights":
             self._weights(program, one, self._left.pop(key))
             return None
