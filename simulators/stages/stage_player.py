@@ -1,8 +1,8 @@
 """Plays a plan with stages: passes on ranks, sends on links, then sums within stages and updates.
 
 With a flush, one step from rest is played. Without one, several steps are played, and a step takes as long as from the
-end of one to the end of the next, when the pipeline is full. Its sums go over the links together with activations, and
-no step is shorter than the bytes of the busiest link take.
+end of one to the end of the next, when the pipeline is full. Sums and norms are not played there, because the passes of
+the next step hide them. But no step is shorter than all bytes of the busiest link take, those of the sums included.
 """
 
 from __future__ import annotations

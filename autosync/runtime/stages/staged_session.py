@@ -42,6 +42,17 @@ from autosync.strategy.bundle import Bundle
 from autosync.strategy.stages import holders_of_variables, stages_of_variables
 
 
+def refuse_hooks(parameters: Mapping[str, torch.nn.Parameter]) -> None:
+    """Refuse hooks on the gradients of parameters. A script may have added them between two steps."""
+    for name, parameter in parameters.items():
+        # Torch shows a tensor's hooks in no other way.
+        if parameter._backward_hooks:  # noqa: SLF001
+            raise OperationError(
+                f"{name} has a hook on its gradient, which would get that of each microbatch (stages train models "
+                "without such hooks)"
+            )
+
+
 class MicrobatchPlace(NamedTuple):
     """A microbatch in a stage, and the turn of its parameters."""
 
@@ -193,6 +204,7 @@ class StagedSession:
 
     def _microbatches(self, batch: Any) -> Sequence[Any]:
         """Cut a global batch into microbatches; record the model's pass on the first batch."""
+        refuse_hooks({name: self._parameters[name] for name in self._held})
         microbatches = microbatches_of(batch, self._plan.microbatches, self._num_examples)
         if not self._programs:
             self._begin_programs(self._recorded(batch, microbatches))

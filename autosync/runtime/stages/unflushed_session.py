@@ -66,6 +66,7 @@ class UnflushedSession(StagedSession):
             self._end_step()
             self._set_copies(self._batch + 1)
             self._batch += 1
+            self._note_versions()
             return self._tell(loss, batch_mark(batch))
 
     def _tell(self, loss: float, mark: int) -> float:
@@ -74,6 +75,9 @@ class UnflushedSession(StagedSession):
         self._told = self._telling.submit(sums_of_step, self._links, self._plan.num_workers, [loss], mark)
         (whole,) = (before or self._told).result()
         return whole
+
+    def _note_versions(self) -> None:
+        self._versions = {name: self._parameters[name]._version for name in self._held}  # noqa: SLF001 - as below
 
     def _refuse_changed(self) -> None:
         changed = [name for name, version in self._versions.items() if self._parameters[name]._version != version]  # noqa: SLF001 - torch has no other way to see it
@@ -104,7 +108,6 @@ class UnflushedSession(StagedSession):
         for name, gradient in early.items():
             self._parameters[name].grad = gradient
             self._take(name)
-        self._versions = {name: self._parameters[name]._version for name in self._held}  # noqa: SLF001 - as above
 
     def finish(self) -> None:
         """Make the backward passes that the last step has left, and its update. All ranks call it together."""
@@ -115,6 +118,7 @@ class UnflushedSession(StagedSession):
                 self._sum_up()
                 self._boundaries.end()
                 self._end_batch()
+                self._note_versions()
             if self._told is not None:
                 self._told.result()
 
