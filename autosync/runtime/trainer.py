@@ -26,7 +26,7 @@ from autosync.runtime.parallelize import note_begun
 from autosync.runtime.session.agreement import agree, facts_of_rank, parameters_of, refusal_told
 from autosync.runtime.session.start import next_session
 from autosync.runtime.stages.recorded_model import record_stages
-from autosync.runtime.stages.staged_session import MakeStages, StagedSession
+from autosync.runtime.stages.staged_session import MakeStages, StagedSession, refuse_hooks
 from autosync.runtime.stages.unflushed_session import UnflushedSession
 from autosync.runtime.wire.links import Links
 from autosync.specs.task import Task
@@ -239,12 +239,7 @@ def refuse_stages(
     for name, parameter in parameters_of(model, bundle).items():
         if parameter.device.type != "cpu":
             raise OperationError(f"{name} is on {parameter.device}: stages train on the CPU only")
-        # Torch shows a tensor's hooks in no other way.
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001
-            raise OperationError(
-                f"{name} has a hook on its gradient, which would get that of each microbatch (stages train models "
-                "without such hooks)"
-            )
+    refuse_hooks(parameters_of(model, bundle))
     if needs_closure(optimizer):
         raise OperationError(
             f"{type(optimizer).__name__} computes the loss several times in a step, and stages pass once"

@@ -133,6 +133,17 @@ def begun(name: str, bundle: str) -> str:
     return raised(lambda: trainer(TASKS[name](), bundle, timeout_seconds=40))
 
 
+def hooked_later(name: str, bundle: str) -> str:
+    """A script hooks a parameter after the first step; what the next step raises."""
+    task = TASKS[name]()
+    first, second = _global_batches(task, 2)
+    with trainer(task, bundle, timeout_seconds=40) as training:
+        training.step(first)
+        for parameter in training.model.parameters():
+            parameter.register_hook(lambda gradient: gradient)
+        return raised(lambda: training.step(second))
+
+
 def killed(name: str, bundle: str, victim: int) -> dict[str, Any]:
     """A rank is killed between two steps; what the others say, and after how long."""
     task = TASKS[name]()

@@ -42,11 +42,14 @@ from autosync.strategy.bundle import Bundle
 from autosync.strategy.stages import holders_of_variables, stages_of_variables
 
 
-def refuse_hooks(parameters: Mapping[str, torch.nn.Parameter]) -> None:
-    """Refuse hooks on the gradients of parameters. A script may have added them between two steps."""
+def refuse_hooks(parameters: Mapping[str, torch.nn.Parameter], *, num_own: int = 0) -> None:
+    """Refuse hooks on the gradients of parameters, except `num_own` of the session.
+
+    A script may have added them between two steps.
+    """
     for name, parameter in parameters.items():
         # Torch shows a tensor's hooks in no other way.
-        if parameter._backward_hooks:  # noqa: SLF001
+        if parameter._backward_hooks or len(parameter._post_accumulate_grad_hooks or ()) > num_own:  # noqa: SLF001
             raise OperationError(
                 f"{name} has a hook on its gradient, which would get that of each microbatch (stages train models "
                 "without such hooks)"
@@ -127,6 +130,8 @@ class StagedSession:
         self._under_way = -1
         self._came: set[str] = set()
         self._hooks: list[RemovableHandle] = []
+        # Those on each of the model's own parameters.
+        self._num_own_hooks = 0
         self._engine.begin()
 
     def _roles(self) -> VariableRoles:
@@ -204,7 +209,7 @@ class StagedSession:
 
     def _microbatches(self, batch: Any) -> Sequence[Any]:
         """Cut a global batch into microbatches; record the model's pass on the first batch."""
-        refuse_hooks({name: self._parameters[name] for name in self._held})
+        refuse_hooks({name: self._parameters[name] for name in self._held}, num_own=self._num_own_hooks)
         microbatches = microbatches_of(batch, self._plan.microbatches, self._num_examples)
         if not self._programs:
             self._begin_programs(self._recorded(batch, microbatches))
@@ -228,6 +233,7 @@ class StagedSession:
 
     def _begin_programs(self, programs: dict[int, StageWork]) -> None:
         self._programs = {0: programs}
+        self._num_own_hooks = 1
         self._hook({name: self._parameters[name] for name in self._held})
 
     def _turn(self, one: RankPass) -> int:  # noqa: ARG002 - other sessions have two turns
