@@ -83,7 +83,8 @@ def measure(*, files: tuple[str, ...], sizes: str, concurrency: str, seconds: fl
     epilog="""\b
 Examples:
   autosync input tune data.py:images --batch-size 64 -o input.yaml
-  autosync input tune data.py:images --batch-size 64 --compute "80 ms" --trials 8 --json"""
+  autosync input tune data.py:images --batch-size 64 --compute "80 ms" --trials 8 --json
+  autosync input tune data.py:images --batch-size 64 --into best.yaml -o with-input.yaml"""
 )
 @click.argument("target", metavar="FILE.py:NAME")
 @click.option("--batch-size", required=True, type=click.IntRange(1), help="Number of examples in a batch.")
@@ -101,7 +102,13 @@ Examples:
 @click.option("--start", type=click.Path(path_type=Path), metavar="SETTINGS", help="Settings to begin with.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="The seed of orders and choices.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), metavar="SETTINGS", help="Write the settings to this file."
+    "--into",
+    type=click.Path(path_type=Path),
+    metavar="STRATEGY",
+    help="A strategy or bundle: -o gets it with the settings found.",
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="OUTPUT", help="Write the settings to this file."
 )
 @force_option
 @json_option
@@ -116,6 +123,7 @@ def tune(
     max_workers: int | None,
     start: Path | None,
     seed: int,
+    into: Path | None,
     output: Path | None,
     force: bool,
     as_json: bool,
@@ -128,11 +136,15 @@ def tune(
     from autosync.inputs import describe
     from autosync.inputs.epoch_order import Shuffle
     from autosync.inputs.load import load_dataset
-    from autosync.inputs.settings import load_settings, save_settings
+    from autosync.inputs.settings import load_settings, load_whole, save_settings, save_with
     from autosync.inputs.tuning import tune_input
 
+    if into is not None and output is None:
+        raise click.UsageError("--into needs -o: the file that gets the strategy with the settings")
     refuse_overwrite(output, force=force)
     begin = None if start is None else load_settings(start)
+    # What is wrong with the strategy is said before the trials.
+    whole = None if into is None else load_whole(into)
     found = tune_input(
         load_dataset(target),
         batch_size=batch_size,
@@ -146,7 +158,10 @@ def tune(
         told=lambda trial: note(describe.describe_trial(trial)),
     )
     if output is not None:
-        save_settings(output, found.settings)
+        if whole is None:
+            save_settings(output, found.settings)
+        else:
+            save_with(output, whole, found.settings)
         note(f"wrote {output}")
     if as_json:
         print_json(describe.tuning_fields(found))

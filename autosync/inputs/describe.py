@@ -8,23 +8,13 @@ from typing import Any
 
 from autosync import units
 from autosync.inputs.intervals import RateInterval
-from autosync.inputs.settings import KIND, VERSION, InputSettings
+from autosync.inputs.settings import KIND, VERSION
 from autosync.inputs.storage_rates import StorageRate
 from autosync.inputs.tar_shards import TarShards
 from autosync.inputs.trial import InputTrial
 from autosync.inputs.tuning import InputTuning
+from autosync.strategy.input_settings import InputSettings, input_in_words
 from autosync.strategy.wording import count, format_table
-
-
-def describe_settings(settings: InputSettings) -> str:
-    """Return settings in one line: `4 workers, prefetch 2`."""
-    if settings.num_workers == 0:
-        words = ["no workers"]
-    else:
-        words = [count(settings.num_workers, "worker"), f"prefetch {settings.prefetch_factor}"]
-        if settings.worker_threads > 1:
-            words.append(f"{settings.worker_threads} threads each")
-    return ", ".join(words)
 
 
 def describe_reads(settings: InputSettings) -> str:
@@ -34,7 +24,7 @@ def describe_reads(settings: InputSettings) -> str:
 
 def describe_trial(trial: InputTrial) -> str:
     """Return one line about a trial."""
-    words = f"trial {trial.number + 1}: {describe_settings(trial.settings)}, reads {describe_reads(trial.settings)}"
+    words = f"trial {trial.number + 1}: {input_in_words(trial.settings)}, reads {describe_reads(trial.settings)}"
     return f"{words}: {trial.failure or format_rate(trial.rate)}"
 
 
@@ -48,7 +38,7 @@ def describe_tuning(tuning: InputTuning) -> str:
     rows = [
         (
             str(trial.number + 1),
-            describe_settings(trial.settings),
+            input_in_words(trial.settings),
             describe_reads(trial.settings),
             "failed" if trial.rate is None else f"{trial.rate.value:.4g}",
             "" if trial.rate is None else f"{trial.rate.low:.4g} to {trial.rate.high:.4g}",
@@ -60,7 +50,7 @@ def describe_tuning(tuning: InputTuning) -> str:
     header = ("trial", "settings", "reads", "examples/s", "95 % interval", "wait/step", "most time")
     table = format_table(rows, header=header, right=("trial", "examples/s", "wait/step"))
     failures = [f"trial {one.number + 1} failed: {one.failure}" for one in tuning.trials if one.failure]
-    found = f"found: {describe_settings(tuning.settings)}, reads {describe_reads(tuning.settings)}"
+    found = f"found: {input_in_words(tuning.settings)}, reads {describe_reads(tuning.settings)}"
     return "\n".join([table, "", *failures, found, f"all its trials together: {format_rate(tuning.rate)}"])
 
 

@@ -8,7 +8,6 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,8 @@ from autosync.errors import InputError, OperationError, Problem
 from autosync.inputs.epoch_order import EpochOrder, Shuffle
 from autosync.inputs.measured_batches import MeasuredCollate, MeasuredDataset
 from autosync.inputs.observation import InputReport, InputWatch
-from autosync.inputs.settings import InputSettings, settings_of
+from autosync.inputs.settings import GivenSettings, RankInput, input_of
+from autosync.strategy.input_settings import InputSettings
 
 _STATE_SCHEMA = "autosync.input_state/1"
 _WORKER_FAILED = re.compile(r"DataLoader worker \(pid|DataLoader timed out")
@@ -27,7 +27,7 @@ _WORKER_FAILED = re.compile(r"DataLoader worker \(pid|DataLoader timed out")
 
 def loader(
     dataset: Any,
-    settings: InputSettings | Path | str | None = None,
+    settings: GivenSettings = None,
     *,
     batch_size: int = 1,
     shuffle: Shuffle | bool = "examples",
@@ -41,27 +41,31 @@ def loader(
     timeout_seconds: float = 0,
     worker_init_fn: Callable[[int], None] | None = None,
 ) -> InputLoader:
-    """Return a DataLoader for this rank's part of a dataset, configured by input settings or by the path of their file.
+    """Return a DataLoader for this rank's part of a dataset, as a bundle, input settings or the path of either says.
 
-    The dataset has a length and gives examples by number (`__getitem__`). The order of an epoch depends on `seed` and
-    the epoch; the ranks of torch.distributed share it, unless `rank` and `world_size` say otherwise. `batch_size` is
-    that of one rank. See `EpochOrder` for `shuffle`, `shares` and `drop_last`.
+    Without `settings`, the bundle that AUTOSYNC_BUNDLE names is used, if there is one. The shares of a bundle are those
+    of the loader, unless `shares` says otherwise. The dataset has a length and gives examples by number
+    (`__getitem__`). The order of an epoch depends on `seed` and the epoch; the ranks of torch.distributed share it,
+    unless `rank` and `world_size` say otherwise. `batch_size` is that of one rank; with shares, it is the mean. See
+    `EpochOrder` for `shuffle`, `shares` and `drop_last`.
     """
-    chosen = settings_of(settings)
+    given = input_of(settings)
+    chosen = given.settings
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         what = f"is of type {type(dataset).__name__}, which decides its own order"
         rule = "a dataset with __len__ and __getitem__; autosync.inputs.tar_shards.TarShards reads tar shards"
         raise InputError([Problem(what=what, rule=rule, path=("dataset",))])
     if isinstance(shuffle, bool):
         shuffle = "examples" if shuffle else "none"
+    num_ranks = _of_group("world_size", world_size)
     order = EpochOrder(
         shard_sizes=tuple(getattr(dataset, "shard_sizes", None) or (len(dataset),)),
         batch_size=batch_size,
         shuffle=shuffle,
         seed=seed,
         rank=_of_group("rank", rank),
-        world_size=_of_group("world_size", world_size),
-        shares=tuple(shares),
+        world_size=num_ranks,
+        shares=tuple(shares) or _bundled_shares(given, batch_size, num_ranks),
         drop_last=drop_last,
     )
     return InputLoader(
@@ -73,6 +77,15 @@ def loader(
         timeout_seconds=timeout_seconds,
         worker_init_fn=worker_init_fn,
     )
+
+
+def _bundled_shares(given: RankInput, batch_size: int, num_ranks: int) -> tuple[int, ...]:
+    """Return the shares of a bundle. The engine weighs gradients by them, so each rank must get exactly its share."""
+    if given.shares and sum(given.shares) != batch_size * num_ranks:
+        what = f"{batch_size} examples for each of {num_ranks} ranks are {batch_size * num_ranks} a step"
+        rule = f"the bundle deals {sum(given.shares)}: {' '.join(map(str, given.shares))}"
+        raise InputError([Problem(what=what, rule=rule, path=("batch_size",))])
+    return given.shares
 
 
 def _of_group(what: str, given: int | None) -> int:

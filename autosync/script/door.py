@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel, distributed
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader
 
 from autosync.runtime.parallelize import bare_of, num_parallelized
 from autosync.runtime.session.optimizer_steps import Arguments, after_closure
 from autosync.runtime.session.start import refusing_before_start
 from autosync.script.bundles import bundle_of, refuse_shares, refuse_state_kept_apart
+from autosync.script.input_door import InputDoor
 from autosync.script.optimizers import Optimizers
 from autosync.script.refusals import refuse_arguments, replaced_methods
 from autosync.script.stand_in import BundleReducer, PlainOutputs, QuietLogger, close_orphans, closure_has_run
@@ -30,6 +35,9 @@ class Door:
         self._optimizers = Optimizers()
         self._num_wrapped = 0
         self._num_parallelized = num_parallelized()
+        self._wrapped: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+        settings = next((one.strategy.input for one in bundles if one.strategy.input is not None), None)
+        self._input = InputDoor(settings, is_training=self._is_training, tell=_tell) if settings else None
 
     @property
     def was_used(self) -> bool:
@@ -58,7 +66,15 @@ class Door:
             *((DistributedDataParallel, name, method) for name, method in replaced_methods()),
             (distributed, "_DDPSink", PlainOutputs),
             (torch.optim.Optimizer, "__init__", self._noting(vars(torch.optim.Optimizer)["__init__"])),
+            *self._input_patches(),
         ]
+
+    def _input_patches(self) -> Iterator[tuple[Any, str, Any]]:
+        if self._input is not None:
+            yield DataLoader, "_get_iterator", self._input.replacing(vars(DataLoader)["_get_iterator"])
+
+    def _is_training(self) -> bool:
+        return all(ddp.module.training for ddp in self._wrapped)
 
     @property
     def _wrap(self) -> Method:
@@ -76,6 +92,7 @@ class Door:
             # This DDP method refuses models whose SyncBatchNorm layers cannot work.
             ddp._passing_sync_batchnorm_handle(ddp.module)  # noqa: SLF001 - DDP does so
             self._num_wrapped += 1
+            self._wrapped.add(ddp)
 
         return wrap
 
@@ -85,6 +102,13 @@ class Door:
             self._optimizers.note(optimizer)
 
         return init
+
+
+def _tell(words: str) -> None:
+    """Write a line for the user, once for all ranks."""
+    if os.environ.get("RANK", "0") == "0":
+        sys.stderr.write(f"autosync: {words}\n")
+        sys.stderr.flush()
 
 
 def _following_closures(

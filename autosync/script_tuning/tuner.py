@@ -64,7 +64,7 @@ class ScriptTuner:
         """
         settings = StudySettings(name=folder.path.name, is_script=True, **self.settings)
         plan = ScriptPlan(
-            settings=_with_first(settings, len(first)),
+            settings=_searched_longer(settings, len(first)) if first else settings,
             preparer=TrialPreparer(self.facts.model, self.cluster),
             folder=folder,
             is_new=True,
@@ -98,10 +98,14 @@ class ScriptTuner:
         return tuned.verdict, preparer.prepare(tuned.verdict.winner.candidate).bundle if wins else None
 
 
-def _with_first(settings: StudySettings, num_first: int) -> StudySettings:
-    """Return the settings with so many trials more: those tried first leave as many new ones as any study has."""
-    patience = settings.patience + num_first if settings.patience else 0
-    return replace(settings, num_trials=settings.num_trials + num_first, patience=patience)
+def _searched_longer(settings: StudySettings, num_first: int) -> StudySettings:
+    """Return the settings of tuning again: twice as many trials, besides those that are tried first.
+
+    The script trains meanwhile, mostly by strategies faster than the one that became slow, so trials cost little. They
+    begin near the old winner, and need more of them to leave it than a search without a past.
+    """
+    patience = 2 * settings.patience + num_first if settings.patience else 0
+    return replace(settings, num_trials=2 * settings.num_trials + num_first, patience=patience)
 
 
 def _fastest(before: Tuned) -> list[Candidate]:

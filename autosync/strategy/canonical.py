@@ -16,6 +16,7 @@ The lowering lowers the canonical form, so strategies with equal ids have equal 
 10. weights of trees are divided by their common divisor; `down` is dropped where it equals `up`
 11. shares that are all equal are dropped
 12. a slack without stages, or where all forward passes come first, is dropped, and so is `recompute` without stages
+13. input settings that have no effect (of workers without workers, of a cache without a cache) become the defaults
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from autosync.documents import to_plain
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.codecs import Cast, Codec
+from autosync.strategy.input_settings import canonical_input
 from autosync.strategy.parts import Partition, PartName
 from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.shares import are_even
@@ -63,6 +65,7 @@ def canonical(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Str
         recompute=strategy.recompute and bool(strategy.stages),
         slack=strategy.slack if strategy.stages and strategy.schedule != "gpipe" else 0,
         send_units=strategy.send_units if has_times else 0,
+        input=canonical_input(strategy.input),
         partitions={name: partitions[name] for name in sorted(partitions)},
         messages=tuple(_renumbered(messages)),
     )

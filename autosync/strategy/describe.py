@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from autosync import units
 from autosync.specs.model import ModelSpec
 from autosync.strategy import shares, stages
+from autosync.strategy.input_settings import input_in_words
 from autosync.strategy.layers import told_as_layers
 from autosync.strategy.parts import PartName
 from autosync.strategy.representation import Message, Strategy, all_parts
@@ -127,7 +128,10 @@ def _clause(who: str, messages: Sequence[Message], *, is_plural: bool) -> str:
 
 
 def _schedule(strategy: Strategy, summary: Summary) -> str:
-    return "; ".join([f"class: {', '.join(summary.classes)}", schedule_in_words(strategy)])
+    facts = [f"class: {', '.join(summary.classes)}", schedule_in_words(strategy)]
+    if strategy.input is not None:
+        facts.append(f"input: {input_in_words(strategy.input)}")
+    return "; ".join(facts)
 
 
 def schedule_in_words(strategy: Strategy) -> str:

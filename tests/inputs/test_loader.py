@@ -4,6 +4,7 @@ import os
 import random
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from torch.utils.data import IterableDataset
 import autosync
 from autosync.errors import InputError, OperationError
 from autosync.inputs.loader import InputLoader
-from autosync.inputs.settings import InputSettings
+from autosync.inputs.settings import save_with
 from autosync.inputs.tar_shards import TarShards
+from autosync.strategy.bundle import Bundle
+from autosync.strategy.input_settings import InputSettings
 from tests.helpers.shards import number_of, serving, write_shards
 
 # Python warns of forks beside threads; a DataLoader forks, and the server of these tests is a thread.
@@ -161,3 +164,29 @@ def test_each_example_once_for_two_hundred_random_settings(tmp_path: Path) -> No
             batches.set_epoch(epoch)
             found += _epoch(batches)
         assert sorted(found) == list(range(sum(sizes))), settings
+
+
+def test_a_bundle_says_how_to_read(tmp_path: Path, small_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = InputSettings(num_workers=1, prefetch_factor=5)
+    bundle = replace(small_bundle, strategy=replace(small_bundle.strategy, input=settings))
+    save_with(tmp_path / "best.yaml", small_bundle, settings)
+    for given in (bundle, tmp_path / "best.yaml", str(tmp_path / "best.yaml")):
+        assert autosync.loader(_Numbers(), given, batch_size=2).settings == settings
+    assert autosync.loader(_Numbers(), small_bundle, batch_size=2).settings == InputSettings()
+    assert autosync.loader(_Numbers(), batch_size=2).settings == InputSettings()
+    monkeypatch.setenv("AUTOSYNC_BUNDLE", str(tmp_path / "best.yaml"))
+    assert autosync.loader(_Numbers(), batch_size=2).settings == settings
+    with pytest.raises(InputError, match="settings are of type int"):
+        autosync.loader(_Numbers(), 3, batch_size=2)  # type: ignore[arg-type]
+
+
+def test_the_shares_of_a_bundle_are_dealt(small_bundle: Bundle) -> None:
+    bundle = replace(small_bundle, strategy=replace(small_bundle.strategy, shares=(3, 1)))
+    sizes = [
+        [len(batch) for batch in autosync.loader(_Numbers(), bundle, batch_size=2, rank=rank, world_size=2)]
+        for rank in range(2)
+    ]
+    assert set(sizes[0][:-1]) == {3}
+    assert set(sizes[1][:-1]) == {1}
+    with pytest.raises(InputError, match=r"batch_size: 3 examples for each of 2 ranks are 6 a step .*deals 4: 3 1"):
+        autosync.loader(_Numbers(), bundle, batch_size=3, rank=0, world_size=2)

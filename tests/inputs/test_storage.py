@@ -14,10 +14,11 @@ from autosync.inputs.block_cache import DiskBlocks, MemoryBlocks
 from autosync.inputs.http_requests import Patience
 from autosync.inputs.meter import METER
 from autosync.inputs.reader import ByteRange, ShardReader
-from autosync.inputs.settings import InputSettings, load_settings, save_settings
+from autosync.inputs.settings import load_settings, save_settings
 from autosync.inputs.storage import open_shard
 from autosync.inputs.storage_rates import measure_storage
 from autosync.inputs.tar_shards import TarShards
+from autosync.strategy.input_settings import InputSettings
 from tests.helpers.shards import number_of, serving, write_shard, write_shards
 
 QUICK = Patience(num_retries=2, timeout_seconds=5, pause_seconds=0.01)

@@ -9,9 +9,12 @@ import pytest
 from autosync.cli import main
 from autosync.errors import OperationError
 from autosync.inputs.intervals import rate_interval
-from autosync.inputs.settings import InputSettings, load_settings
+from autosync.inputs.settings import load_settings
 from autosync.inputs.trial import InputTrial, InputWork, run_trial
 from autosync.inputs.tuning import tune_input
+from autosync.strategy.bundle import Bundle, load_bundle, save_bundle
+from autosync.strategy.files import save_strategy
+from autosync.strategy.input_settings import InputSettings
 from tests.helpers.shards import write_shards
 
 pytestmark = [
@@ -91,6 +94,26 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     found = json.loads(capsys.readouterr().out)
     assert found["trials"][0]["settings"]["num_workers"] == 0
     assert load_settings(output).num_workers == 0
+
+
+def test_settings_that_were_found_are_written_into_a_bundle(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], small_bundle: Bundle
+) -> None:
+    save_bundle(tmp_path / "best.yaml", small_bundle)
+    save_strategy(tmp_path / "strategy.yaml", small_bundle.strategy)
+    (tmp_path / "data.py").write_text("numbers = list(range(40))\n")
+    tune = ["input", "tune", f"{tmp_path}/data.py:numbers", "--batch-size", "2", "--trials", "1", "--seconds", "0.05"]
+    for name in ("best", "strategy"):
+        into = ["--into", f"{tmp_path}/{name}.yaml", "-o", f"{tmp_path}/{name}-with-input.yaml"]
+        assert main.run([*tune, *into]) == 0
+        assert load_settings(tmp_path / f"{name}-with-input.yaml").num_workers == 0
+    written = load_bundle(tmp_path / "best-with-input.yaml")
+    assert written.strategy.input == InputSettings(num_workers=0)
+    assert written.plan_id == small_bundle.plan_id
+    assert written.strategy_id != small_bundle.strategy_id
+    assert main.run([*tune, "--into", f"{tmp_path}/best.yaml"]) == 2
+    assert main.run([*tune, "--into", f"{tmp_path}/data.py", "-o", f"{tmp_path}/x.yaml"]) == 2
+    assert "--into needs -o" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from autosync.specs.model import ModelSpec
 from autosync.specs.profile.run import profile
 from autosync.specs.task import Task
 from autosync.strategy.bundle import save_bundle
+from autosync.strategy.input_settings import InputSettings
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Strategy
 
@@ -28,6 +29,10 @@ CLUSTER = ClusterSpec(
         Node(name=f"n{i}", host="localhost", devices=1, bandwidth_out=1e8, bandwidth_in=1e8) for i in range(NUM_RANKS)
     ),
 )
+
+
+def _two_workers(strategy: Strategy) -> Strategy:
+    return replace(strategy, input=InputSettings(num_workers=2))
 
 
 def _overlap_backward(strategy: Strategy) -> Strategy:
@@ -51,6 +56,7 @@ WAYS: dict[str, Way] = {
     "bytescheduler": Way(preset="bytescheduler", options={"slice_bytes": 1024}),
     "byteps": Way(preset="byteps"),
     "fsdp": Way(preset="fsdp"),
+    "with_workers": Way(preset="bytescheduler", change=_two_workers),
     "ps_load_balanced": Way(preset="ps_load_balanced"),
 }
 

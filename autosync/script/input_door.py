@@ -1,0 +1,120 @@
+"""Gives the DataLoaders of an unchanged script the input settings of its bundle.
+
+The settings are applied when a training loop asks a loader for its batches; the loader itself keeps the script's
+values. Evaluation keeps the script's settings: a loop without gradients, or while a wrapped model is in evaluation
+mode.
+
+**What must stay the same.** Each rank gets the same batches, and draws the same random numbers, as without autosync.
+Batches come from the script's own sampler, so their order stays. Random numbers do not stay by themselves: each worker
+has a stream of its own, and another number of workers deals examples to other streams. So a dataset that draws random
+numbers is refused at its first batch (see `input_guard`, which has the other cases too).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from autosync.inputs.loader import InputLoader
+from autosync.script.input_guard import ExampleGuard, GuardedCollate, GuardedStart, WatchedBatches
+from autosync.strategy.input_settings import InputSettings, input_in_words
+
+Method = Callable[..., Any]
+
+
+class InputDoor:
+    """Gives the loaders of training loops the settings. `tell` hears of each loader once."""
+
+    def __init__(
+        self, settings: InputSettings, *, is_training: Callable[[], bool], tell: Callable[[str], None]
+    ) -> None:
+        self._settings = settings
+        self._is_training = is_training
+        self._tell = tell
+        self._told: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()
+
+    def replacing(self, stock: Method) -> Method:
+        """Return what replaces `DataLoader._get_iterator`, which is `stock`."""
+
+        def get_iterator(loader: DataLoader[Any]) -> Any:
+            if isinstance(loader, InputLoader) or not torch.is_grad_enabled() or not self._is_training():
+                return stock(loader)
+            given = _with_persistence_of(loader, self._settings)
+            reason = why_not(loader, given)
+            change = f"the script has {in_words(loader)}, its bundle {input_in_words(given)}"
+            if loader not in self._told:
+                self._told.add(loader)
+                self._tell(
+                    f"input: {change}" + (f"; this loader keeps the script's, because {reason}" if reason else "")
+                )
+            if reason:
+                return stock(loader)
+            with _with_settings(loader, given, change):
+                return stock(loader)
+
+        return get_iterator
+
+
+def _with_persistence_of(loader: DataLoader[Any], settings: InputSettings) -> InputSettings:
+    """Return the settings with the script's `persistent_workers`.
+
+    Workers that live on would not see what the script changes in its dataset between epochs.
+    """
+    return replace(settings, persistent_workers=loader.persistent_workers)
+
+
+def in_words(loader: DataLoader[Any]) -> str:
+    """Return the settings of a script's loader in words."""
+    return input_in_words(InputSettings(num_workers=loader.num_workers, prefetch_factor=loader.prefetch_factor or 2))
+
+
+def why_not(loader: DataLoader[Any], settings: InputSettings) -> str:
+    """Return why a loader cannot have other settings than the script's; empty if it can."""
+    if isinstance(loader.dataset, IterableDataset):
+        return "an iterable dataset decides its own order"
+    if not getattr(loader, "in_order", True):
+        return "without in_order the order of batches depends on the workers"
+    if settings.num_workers == 0 and (loader.timeout > 0 or loader.persistent_workers):
+        return "its timeout or persistent_workers needs workers"
+    start = torch.multiprocessing.get_start_method()
+    if loader.num_workers == 0 and start != "fork":
+        return f"workers start by {start}, which needs a script that can be imported"
+    return ""
+
+
+@contextlib.contextmanager
+def _with_settings(loader: DataLoader[Any], settings: InputSettings, change: str) -> Iterator[None]:
+    """Give the loader other settings while it makes its iterator, which keeps what it needs."""
+    dataset, collate = loader.dataset, loader.collate_fn
+    guard = ExampleGuard(dataset, collate, change)
+    has_workers = settings.num_workers > 0
+    sampler = "sampler" if loader.batch_sampler is None else "batch_sampler"
+    given: dict[str, Any] = {
+        "num_workers": settings.num_workers,
+        "prefetch_factor": settings.prefetch_factor if has_workers else None,
+        "worker_init_fn": GuardedStart(loader.worker_init_fn, settings.worker_threads, guard),
+        sampler: WatchedBatches(
+            getattr(loader, sampler),
+            dataset,
+            loader.generator,
+            change=change,
+            is_copied=loader.num_workers == 0,
+            # Without workers, batches are made in this process, between its own random numbers.
+            begins=(lambda: None) if has_workers else guard.begin,
+        ),
+    }
+    if settings.num_workers != loader.num_workers:
+        given["collate_fn"] = GuardedCollate(collate, guard)
+    before = {name: loader.__dict__[name] for name in given}
+    # Past DataLoader.__setattr__, which refuses another sampler.
+    loader.__dict__.update(given)
+    try:
+        yield
+    finally:
+        loader.__dict__.update(before)

@@ -1,0 +1,82 @@
+"""The states of random generators: torch's, Python's and numpy's own, and those that objects hold."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+_MOST_OBJECTS = 10_000
+_OF_CALLABLES = ("__self__", "__wrapped__", "func", "args", "keywords")
+
+
+class RandomStates:
+    """Tells whether random numbers were drawn: compare what `now` returns before and after."""
+
+    def __init__(self, *holders: object) -> None:
+        self._held = list(held_generators(holders))
+
+    def now(self) -> list[Any]:
+        """Return the states of all generators."""
+        shared = [torch.get_rng_state().numpy().tobytes(), random.getstate()]
+        if "numpy" in sys.modules:
+            shared.append(_legacy_state(sys.modules["numpy"].random))
+        return [*shared, *map(state_of, self._held)]
+
+
+def held_generators(holders: Iterable[object]) -> Iterator[object]:
+    """Yield the generators that objects hold, in attributes, containers and closures. Large data is not looked into."""
+    waiting, seen = deque(holders), set[int]()
+    while waiting and len(seen) < _MOST_OBJECTS:
+        one = waiting.popleft()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if state_of(one) is not None:
+            yield one
+        else:
+            waiting.extend(_within(one))
+
+
+def _within(one: object) -> Iterator[object]:
+    if isinstance(one, dict):
+        yield from one.values()
+    elif isinstance(one, list | tuple | set):
+        yield from one
+    elif not isinstance(one, type | torch.Tensor):
+        yield from getattr(one, "__dict__", {}).values()
+        if callable(one):
+            yield from (getattr(one, name) for name in _OF_CALLABLES if hasattr(one, name))
+            yield from filter(None, map(_content, getattr(one, "__closure__", None) or ()))
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        # The variable of the closure has no value yet.
+        return None
+
+
+def state_of(one: object) -> Any:
+    """Return the state of a random generator; None if the object is none."""
+    if isinstance(one, random.Random):
+        return one.getstate()
+    if isinstance(one, torch.Generator):
+        return one.get_state().numpy().tobytes()
+    kind: Any = type(one)
+    if not kind.__module__.startswith("numpy.random"):
+        return None
+    generator: Any = one
+    if kind.__name__ == "Generator":
+        return repr(generator.bit_generator.state)
+    return _legacy_state(generator) if kind.__name__ == "RandomState" else None
+
+
+def _legacy_state(source: Any) -> Any:
+    name, keys, *rest = source.get_state()
+    return name, keys.tobytes(), rest
