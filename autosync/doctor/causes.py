@@ -74,7 +74,8 @@ CAUSES: Mapping[str, Cause] = {
     "slow_input": Cause(
         title="slow input",
         judge=compute_causes.slow_input,
-        advice="raise num_workers of the data loader, or do less between steps; then look again",
+        advice="raise num_workers of the data loader (autosync input tune finds its settings), or do less between "
+        "steps; then look again",
         command=_AGAIN,
     ),
     "other_programs": Cause(

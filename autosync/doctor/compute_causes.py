@@ -9,11 +9,14 @@ from autosync.doctor.evidence import Processors
 from autosync.doctor.findings import Abstention, CauseFinding, WatchedCase
 from autosync.doctor.timing import Phase, lateness_of
 from autosync.specs.background_load import BUSY_SHARE
-from autosync.strategy.wording import abbreviated
+from autosync.strategy.wording import abbreviated, count
 from autosync.units import format_time
 
 MOST_STEPS = 0.8
 """A rank counts as slow if it is the last one in this share of the steps."""
+
+_TOLD_SHARE = 0.05
+"""The smallest share of the input's time for which waiting for a DataLoader is told."""
 
 _IN_PHASE: Mapping[Phase, str] = {
     "input": "between its passes (input, logging, clipping)",
@@ -68,7 +71,12 @@ def _waited_share(use: Processors | None) -> float:
 def slow_input(case: WatchedCase) -> CauseFinding:
     """Return the time that every rank spends outside passes and update."""
     seconds = case.timing.shortest(lambda parts: parts.input)
+    loader = case.timing.shortest(lambda parts: parts.loader)
     told = f"every rank spends {format_time(seconds)} of a step outside its passes and the update"
+    if loader >= _TOLD_SHARE * seconds:
+        workers = case.evidence.ranks[0].settings.num_workers
+        told += f", {format_time(loader)} of it waiting for its DataLoader"
+        told += "" if workers is None else f" ({count(workers, 'worker') if workers else 'no workers'})"
     return CauseFinding(seconds=seconds, told=told)
 
 

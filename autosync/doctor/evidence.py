@@ -75,7 +75,10 @@ class WatchedPass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedStep:
-    """One optimizer step with its passes in order. It lasts from the end of the step before to its own end."""
+    """One optimizer step with its passes in order. It lasts from the end of the step before to its own end.
+
+    `loader_seconds` is the time in which the training loop waited for DataLoaders.
+    """
 
     __pydantic_config__ = STRICT
 
@@ -83,8 +86,11 @@ class WatchedStep:
     passes: tuple[WatchedPass, ...]
     update_begin: float
     end: float
+    loader_seconds: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.loader_seconds <= self.end - self.begin + 1e-6:
+            raise ValueError("waiting for a loader is a part of the step")
         if not self.passes:
             raise ValueError("a step has a pass")
         times = [self.begin, *(time for one in self.passes for time in (one.begin, one.end)), self.update_begin]
@@ -98,7 +104,10 @@ class WatchedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedSettings:
-    """The settings of the script's DDP that cost time. `num_unused` counts parameters that never got a gradient."""
+    """The settings of the script's DDP that cost time. `num_unused` counts parameters that never got a gradient.
+
+    `num_workers` is that of the DataLoader that gave the last batch; None if there was none.
+    """
 
     __pydantic_config__ = STRICT
 
@@ -109,6 +118,7 @@ class WatchedSettings:
     bucket_cap_mb: float | None = None
     num_unused: int = 0
     own_hook: str = ""
+    num_workers: int | None = None
 
     def __post_init__(self) -> None:
         _check_bytes(self.buffer_bytes)

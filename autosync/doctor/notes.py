@@ -55,6 +55,7 @@ class StepNotes:
         self._passes: list[_OpenPass] = []
         self._begin = clock()
         self._update_begin: float | None = None
+        self._loader_seconds = 0.0
         self.keeps_gradients = False
         self.steps: list[WatchedStep] = []
 
@@ -76,6 +77,10 @@ class StepNotes:
         """Note the time of DDP's search for unused parameters."""
         if self._passes:
             self._passes[-1].search_seconds += seconds
+
+    def loader_took(self, seconds: float) -> None:
+        """Note the time in which the training loop waited for a batch."""
+        self._loader_seconds += seconds
 
     def forward_ends(self) -> None:
         """Note the end of the forward pass: its return, or a backward pass within it. The loss is part of backward."""
@@ -129,11 +134,19 @@ class StepNotes:
         if not passes or self._update_begin is None:
             return False
         update_begin = max(self._update_begin, passes[-1].end)
-        self.steps.append(WatchedStep(begin=self._begin, passes=tuple(passes), update_begin=update_begin, end=end))
+        step = WatchedStep(
+            begin=self._begin,
+            passes=tuple(passes),
+            update_begin=update_begin,
+            end=end,
+            loader_seconds=min(self._loader_seconds, end - self._begin),
+        )
+        self.steps.append(step)
         return True
 
     def step_begins(self) -> None:
         """Note the start of the next step, so that the doctor's own work after the last one does not count."""
         self._passes.clear()
         self._update_begin = None
+        self._loader_seconds = 0.0
         self._begin = self._clock()

@@ -23,12 +23,14 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 class Parts:
     """The parts of one step on one rank, in seconds.
 
-    `input` is the time outside passes and update: the data loader, logging, clipping. `buffers` is the time of buffer
+    `input` is the time outside passes and update: the data loader, logging, clipping. `loader` is the part of it that
+    was spent waiting for DataLoaders. `buffers` is the time of buffer
     broadcasts, and `search` that of the search for unused parameters. `wait` is the wait for messages after backward
     passes. `handover` is the remaining time until DDP has handed over all gradients.
     """
 
     input: float
+    loader: float
     forward: float
     backward: float
     update: float
@@ -62,6 +64,7 @@ def parts_of(step: WatchedStep) -> Parts:
     rest = step.seconds - (forward + backward + buffers + search + wait + handover + update)
     return Parts(
         input=max(rest, 0.0),
+        loader=min(step.loader_seconds, max(rest, 0.0)),
         forward=forward,
         backward=backward,
         update=update,

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from autosync.doctor.evidence import WatchedSettings, WatchedVariable
 from autosync.doctor.notes import StepNotes
@@ -42,6 +43,7 @@ class Watch:
         self._trained: set[str] = set()
         self._num_factor_rows: dict[str, int] = {}
         self._optimizer_depth = 0
+        self._num_workers: int | None = None
 
     @property
     def ddp(self) -> Any:
@@ -54,7 +56,7 @@ class Watch:
         patches = {"forward": self._forward, "_sync_buffers": self._sync_buffers, "_post_forward": self._post_forward}
         hooked = {"register_comm_hook": self._register, "_register_builtin_comm_hook": self._refuse_builtin}
         before = {name: vars(DistributedDataParallel)[name] for name in {**patches, **hooked}}
-        stock_backward = torch.autograd.backward
+        stock_backward, stock_next = torch.autograd.backward, vars(_BaseDataLoaderIter)["__next__"]
         handles = [
             register_optimizer_step_pre_hook(self._update_begins),
             register_optimizer_step_post_hook(self._update_ends),
@@ -63,8 +65,10 @@ class Watch:
             for name, make in {**patches, **hooked}.items():
                 setattr(DistributedDataParallel, name, make(before[name]))
             setattr(torch.autograd, "backward", self._backward(stock_backward))  # noqa: B010 - mypy knows it as a function
+            setattr(_BaseDataLoaderIter, "__next__", self._next_batch(stock_next))  # noqa: B010 - the same
             yield
         finally:
+            setattr(_BaseDataLoaderIter, "__next__", stock_next)  # noqa: B010 - the same
             setattr(torch.autograd, "backward", stock_backward)  # noqa: B010 - the same
             for name, method in before.items():
                 setattr(DistributedDataParallel, name, method)
@@ -94,6 +98,19 @@ class Watch:
             return stock(*tensors, **options)
 
         return backward
+
+    def _next_batch(self, stock: Method) -> Method:
+        @functools.wraps(stock)
+        def next_batch(batches: Any) -> Any:
+            begun = self._clock()
+            try:
+                return stock(batches)
+            finally:
+                if torch.is_grad_enabled():
+                    self.notes.loader_took(self._clock() - begun)
+                    self._num_workers = batches._num_workers  # noqa: SLF001 - an iterator does not tell it otherwise
+
+        return next_batch
 
     def _sync_buffers(self, stock: Method) -> Method:
         @functools.wraps(stock)
@@ -226,6 +243,7 @@ class Watch:
             bucket_cap_mb=None if is_default or cap is None else cap / 2**20,
             num_unused=sum(name not in self._trained for name in names),
             own_hook=self._own_hook,
+            num_workers=self._num_workers,
         )
 
     def variables(self) -> tuple[WatchedVariable, ...]:

@@ -27,6 +27,7 @@ class Work:
     """The seconds that a rank takes for the parts of a step."""
 
     input: float = 0.001
+    loader: float = 0.0
     forward: float = 0.05
     backward: float = 0.1
     update: float = 0.005
@@ -124,7 +125,14 @@ class Ranks:
                 starts[rank] = end
         ends = [mine[-1].end + work.update for mine, work in zip(passes, self.works, strict=True)]
         for rank, mine in enumerate(passes):
-            steps[rank].append(WatchedStep(begin=begin, passes=tuple(mine), update_begin=mine[-1].end, end=ends[rank]))
+            step = WatchedStep(
+                begin=begin,
+                passes=tuple(mine),
+                update_begin=mine[-1].end,
+                end=ends[rank],
+                loader_seconds=self.works[rank].loader,
+            )
+            steps[rank].append(step)
         return max(ends)
 
     def _gradients(self, forward_end: float, work: Work) -> tuple[ReadyGradient, ...]:
@@ -144,6 +152,7 @@ class Ranks:
 def _shifted(step: WatchedStep, by: float) -> WatchedStep:
     return WatchedStep(
         begin=step.begin + by,
+        loader_seconds=step.loader_seconds,
         passes=tuple(
             replace(
                 one,

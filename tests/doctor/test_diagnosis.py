@@ -74,6 +74,19 @@ def test_slow_input_of_all_ranks_is_no_slow_rank(work: Any, ranks: Any, num: int
     assert found.primary.finding.seconds == pytest.approx(0.15 * late, rel=0.01)
 
 
+@pytest.mark.parametrize(("num_workers", "words"), [(0, " (no workers)"), (1, " (1 worker)"), (None, "")])
+def test_waiting_for_a_data_loader_is_told(work: Any, ranks: Any, num_workers: int | None, words: str) -> None:
+    settings = WatchedSettings(num_workers=num_workers)
+    trained = ranks(works=[work(input=0.3, loader=0.25)] * 2, rate=1e11, settings=settings)
+    told = diagnose(trained.evidence(links=_links(2))).primary.finding.told
+    assert told == (
+        f"every rank spends 300 ms of a step outside its passes and the update, 250 ms of it waiting for its "
+        f"DataLoader{words}"
+    )
+    without = diagnose(ranks(works=[work(input=0.3)] * 2, rate=1e11).evidence(links=_links(2)))
+    assert "DataLoader" not in without.primary.finding.told
+
+
 @given(num=num_ranks, rate=st.floats(1e7, 5e7))
 def test_exposed_communication_is_what_the_transfers_add(work: Any, ranks: Any, num: int, rate: float) -> None:
     trained = ranks(works=[work()] * num, rate=rate)

@@ -46,6 +46,11 @@ def test_steps_passes_and_messages_are_seen(told: list[dict[str, Any]]) -> None:
         assert one["gradients"] == [5] * 6
 
 
+def test_waits_for_the_data_loader_are_seen(told: list[dict[str, Any]]) -> None:
+    assert all(one["loader"] for one in told)
+    assert [one["num_workers"] for one in told] == [0, 0]
+
+
 def test_settings_and_variables_are_seen(told: list[dict[str, Any]]) -> None:
     for one in told:
         assert one["find_unused_parameters"]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from autosync.doctor.watch import Watch
 
 NUM_STEPS = 6
+BATCH_SECONDS = 0.016
+"""The least time that a batch of the loader takes."""
 
 
 class Model(nn.Module):
@@ -28,17 +33,28 @@ class Model(nn.Module):
         return self.used(self.norm(self.table(rows)))
 
 
+class Rows(Dataset):
+    """Rows of the table, each of which takes some time."""
+
+    def __len__(self) -> int:
+        return 16 * NUM_STEPS
+
+    def __getitem__(self, number: int) -> int:
+        time.sleep(BATCH_SECONDS / 16)
+        return number % 50
+
+
 def train(rank: int) -> list[float]:
     """Train with two microsteps a step, of which the last synchronises; return the weights."""
     torch.manual_seed(0)
     model = DistributedDataParallel(Model(), find_unused_parameters=True, bucket_cap_mb=0.0001)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     batches = torch.Generator().manual_seed(rank)
-    for _ in range(NUM_STEPS):
+    for rows in DataLoader(Rows(), batch_size=16):
         optimizer.zero_grad()
         with model.no_sync():
             model(torch.randint(50, (16,), generator=batches)).square().mean().backward()
-        model(torch.randint(50, (16,), generator=batches)).square().mean().backward()
+        model(rows).square().mean().backward()
         optimizer.step()
         with torch.no_grad():
             model(torch.randint(50, (16,), generator=batches))
@@ -48,6 +64,7 @@ def train(rank: int) -> list[float]:
 def main(rank: int, store: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     before, backward = dict(vars(DistributedDataParallel)), torch.autograd.backward
+    next_batch = _BaseDataLoaderIter.__next__
     stock = train(rank)
     stepped: list[int] = []
     watch = Watch(lambda one: stepped.append(len(one.notes.steps)))
@@ -57,7 +74,11 @@ def main(rank: int, store: str) -> None:
     steps = watch.notes.steps
     told = {
         "equal": stock == watched,
-        "put_back": before == dict(vars(DistributedDataParallel)) and torch.autograd.backward is backward,
+        "put_back": before == dict(vars(DistributedDataParallel))
+        and torch.autograd.backward is backward
+        and _BaseDataLoaderIter.__next__ is next_batch,
+        "loader": all(BATCH_SECONDS <= step.loader_seconds < step.seconds for step in steps),
+        "num_workers": watch.settings().num_workers,
         "stepped": stepped,
         "passes": [len(step.passes) for step in steps],
         "synchronised": [[len(one.messages) for one in step.passes] for step in steps],

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from autosync.strategy.bundle import load_bundle
+
 SCRIPTS = Path(__file__).parent / "scripts"
 PAGE = Path(__file__).parents[2] / "docs" / "script.md"
 
@@ -87,12 +89,12 @@ def test_a_checkpoint_is_loaded_under_stock_ddp(ranks: Any) -> None:
         torch.testing.assert_close(found["model"], expected["model"], rtol=1e-9, atol=1e-9)
 
 
-def test_all_that_is_patched_is_listed_and_put_back() -> None:
+def test_all_that_is_patched_is_listed_and_put_back(write_bundle: Any, tmp_path: Path) -> None:
     from torch.nn.parallel import DistributedDataParallel
 
     from autosync.script.door import Door
 
-    door = Door([])
+    door = Door([load_bundle(write_bundle(tmp_path, "loads", "with_workers"))])
     names = {(owner, name) for owner, name, _ in door.patches()}
     before = {(owner, name): vars(owner)[name] for owner, name in names}
     assert (DistributedDataParallel, "register_comm_hook") in names

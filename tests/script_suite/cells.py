@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from bundles import CLUSTER, STRATEGIES, write_bundles
 from judging import allowances, distances, excess, mismatch, too_wide
 from processes import Ended
-from runs import AUTOSYNC, RunFailed, Runs
+from runs import AUTOSYNC, MORE_STOCK, RunFailed, Runs
 from written import Written
 
 from autosync.errors import AutosyncError
@@ -35,10 +35,9 @@ def judge(runs: Runs, cell: str) -> Result:
     """Run a cell and judge it."""
     try:
         references = runs.references()
-        allowed = allowances(*references)
     except (RunFailed, OSError, ValueError) as error:
         return Result(verdict="stock", words=_told(error))
-    if words := too_wide(allowed, references[0]):
+    if words := too_wide(allowances(*references), references[0]):
         return Result(verdict="stock", words=words)
     try:
         match cell:
@@ -47,22 +46,31 @@ def judge(runs: Runs, cell: str) -> Result:
             case "doctor":
                 return _diagnosed(runs, references)
             case strategy:
-                return _launched(runs, strategy, references[0], allowed)
+                return _launched(runs, strategy, references)
     except RunFailed as failure:
         return _of_failure(runs, cell, failure)
     except FileNotFoundError as error:
         return Result(verdict="wrong", words=str(error))
 
 
-def _launched(runs: Runs, strategy: str, stock: Written, allowed: dict[str, float]) -> Result:
-    """Compare the run with stock DDP, and then what stock DDP makes of the run's checkpoint and of its own."""
+def _launched(runs: Runs, strategy: str, references: list[Written]) -> Result:
+    """Compare the run with stock DDP, and then what stock DDP makes of the run's checkpoint and of its own.
+
+    Where rounding grows, as with numbers of 16 bits, how far it leads differs by 5 times from run to run. So a run that
+    is too far from stock DDP is compared once more, with further runs of stock DDP.
+    """
     try:
         first, *others = write_bundles(runs.folder, strategy, runs.models())
     except AutosyncError as error:
         return _refused(runs, strategy, str(error))
     also = [word for one in others for word in ("--also", one)]
     runs.run(strategy, (*AUTOSYNC, "launch", first, *also, "--"))
-    result = _compared(runs.written(strategy), stock, allowed)
+    found = runs.written(strategy)
+    result = _compared(found, references[0], allowances(*references))
+    if result.share is not None and result.share > 1:
+        references = [*references, *runs.references(MORE_STOCK)]
+        result = _compared(found, references[0], allowances(*references))
+        result = replace(result, words=f"beside {len(references)} runs of stock DDP: {result.words or 'near enough'}")
     if result.verdict != "same":
         return result
     expected = runs.resumed("stock-25")
@@ -70,7 +78,7 @@ def _launched(runs: Runs, strategy: str, stock: Written, allowed: dict[str, floa
         resumed = runs.resumed(strategy)
     except RunFailed as failure:
         return Result(verdict="wrong", words=f"stock DDP does not resume its checkpoint: {_told(failure)}")
-    after = _compared(resumed, expected, allowed)
+    after = _compared(resumed, expected, allowances(*references))
     if after.verdict == "same":
         return replace(result, share=max(result.share or 0.0, after.share or 0.0))
     return replace(after, words=f"after stock DDP has resumed its checkpoint: {after.words}")
@@ -84,7 +92,7 @@ def _tuned(runs: Runs) -> Result:
         return Result(verdict="wrong", words=words)
     found = runs.written("tune", has_ended=False)
     yardsticks = []
-    for name, way in {"tune-stock": ("--bucket-mb", "25"), "tune-jitter": ("--jitter",)}.items():
+    for name, way in {"tune-stock": ("--bucket-mb", "25"), "tune-jitter": ("--jitter", "1")}.items():
         shutil.rmtree(runs.folder / name, ignore_errors=True)
         runs.stock(name, (*way, "--end-after", str(len(found.losses))), steps=TUNED_STEPS)
         yardsticks.append(_first(runs.written(name, has_ended=False), len(found.losses)))

@@ -30,9 +30,11 @@ TORCHRUN: Sequence[str] = (*PYTHON, "-m", "torch.distributed.run", "--standalone
 STOCK: Mapping[str, Sequence[str]] = {
     "stock-25": ("--bucket-mb", "25"),
     "stock-1": ("--bucket-mb", "1"),
-    "jitter": ("--jitter",),
+    "jitter": ("--jitter", "1"),
 }
 """The runs of stock DDP; the first is what others are compared with."""
+MORE_STOCK: Mapping[str, Sequence[str]] = {f"jitter-{seed}": ("--jitter", str(seed)) for seed in range(2, 11)}
+"""Further runs of stock DDP, for scripts in which rounding grows: one run says little of how far it may lead."""
 
 Command = Sequence[str | Path]
 
@@ -85,11 +87,11 @@ class Runs:
             self.run(name, command, *arguments, steps=steps)
         done.touch()
 
-    def references(self) -> list[Written]:
-        """Return what the runs of stock DDP have written, in the order of `STOCK`."""
-        for name, how in STOCK.items():
+    def references(self, which: Mapping[str, Sequence[str]] = STOCK) -> list[Written]:
+        """Return what runs of stock DDP have written, in their order."""
+        for name, how in which.items():
             self.stock(name, how)
-        return [self.written(name) for name in STOCK]
+        return [self.written(name) for name in which]
 
     def resumed(self, name: str) -> Written:
         """Return what stock DDP makes of the checkpoint that a run has saved halfway."""

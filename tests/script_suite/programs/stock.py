@@ -1,4 +1,4 @@
-"""`torchrun … stock.py [--bucket-mb N] [--jitter] [--end-after STEPS] train.py ARGS`: a script under stock DDP.
+"""`torchrun … stock.py [--bucket-mb N] [--jitter SEED] [--end-after STEPS] train.py ARGS`: a script under stock DDP.
 
 It sets the bucket size that the script leaves to DDP. `--jitter` adds rounding to averaged gradients; `--end-after`
 ends the script where the step after so many would begin.
@@ -29,8 +29,8 @@ PARTING_SECONDS = 0.3
 class Jitter:
     """Changes each element of an averaged gradient by `ROUNDING` of itself, up or down, alike on all ranks."""
 
-    def __init__(self) -> None:
-        self._generator = torch.Generator().manual_seed(1)
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
 
     def add_to(self, ddp: DistributedDataParallel) -> None:
         """Change the gradients of a model: by a communication hook, or before updates if some are sparse."""
@@ -62,15 +62,15 @@ class Jitter:
         return gradient.mul_(1 + ROUNDING * signs)
 
 
-def set_buckets(megabytes: int, *, jitters: bool) -> None:
-    """Have every DDP that the script makes take this bucket size, and perhaps add rounding."""
+def set_buckets(megabytes: int, seed: int | None) -> None:
+    """Have every DDP that the script makes take this bucket size; with a seed, also add rounding."""
     init = DistributedDataParallel.__init__
 
     def changed(ddp: Any, *arguments: Any, **options: Any) -> None:
         init(ddp, *arguments, **{**options, "bucket_cap_mb": megabytes})
         KEPT.append(ddp)
-        if jitters:
-            Jitter().add_to(ddp)
+        if seed is not None:
+            Jitter(seed).add_to(ddp)
 
     DistributedDataParallel.__init__ = changed
 
@@ -99,11 +99,11 @@ def end_after(num_steps: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bucket-mb", type=int, default=25)
-    parser.add_argument("--jitter", action="store_true")
+    parser.add_argument("--jitter", type=int, metavar="SEED")
     parser.add_argument("--end-after", type=int)
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
-    set_buckets(options.bucket_mb, jitters=options.jitter)
+    set_buckets(options.bucket_mb, options.jitter)
     if options.end_after is not None:
         end_after(options.end_after)
     sys.argv = options.command
