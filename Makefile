@@ -20,7 +20,7 @@ export PIP_ROOT_USER_ACTION := ignore
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --progress-bar off --retries 5 --constraint constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint typing kernels pytest fulltest postgresql dashboard test-launchers models-suite test-versions wheel-test mutations ddp-suite scripts-suite format gallery docs clean
+.PHONY: help setup demo test lint typing kernels pytest fulltest postgresql dashboard object-store test-launchers models-suite test-versions wheel-test mutations ddp-suite scripts-suite format gallery docs clean
 
 help:
 	@echo 'make demo        tune a shipped model on an emulated cluster, and write a report about it'
@@ -54,7 +54,7 @@ demo: $(STAMP)
 
 test: lint typing pytest
 
-fulltest: lint typing postgresql dashboard kernels
+fulltest: lint typing postgresql dashboard object-store kernels
 	$(BIN)/python -m pytest -m '' -n $(JOBS) --quiet
 
 # For the test in which two tuners share a study there; it starts a server of its own.
@@ -69,6 +69,11 @@ postgresql: $(STAMP)
 dashboard: $(STAMP)
 	@$(BIN)/python -c 'import optuna_dashboard' 2>/dev/null || $(PIP_INSTALL) --no-build-isolation --editable '.[dashboard]' \
 		|| echo 'optuna-dashboard cannot be installed here: its test will be skipped'
+
+# For the tests that read shards from a real server of S3's protocol.
+object-store: $(STAMP)
+	@$(BIN)/python -c 'import boto3, moto, s3fs' 2>/dev/null || $(PIP_INSTALL) --no-build-isolation --editable '.[object-store]' \
+		|| echo 'The server of an object store cannot be installed here: its tests will be skipped'
 
 lint: $(STAMP)
 	$(BIN)/ruff check $(LINTED)

@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import stat
+import time
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -16,6 +17,9 @@ from urllib.parse import urlsplit
 from autosync.errors import InputError, OperationError, Problem
 from autosync.inputs.http_requests import HttpFile, Patience, host_of, missing_shard, shown_url
 from autosync.near_files import missing_file
+
+CHECK_SECONDS = 5.0
+"""After so long, the next read of a file through fsspec also asks whether the file is still the same."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
@@ -92,41 +96,59 @@ def _whole(descriptor: int, file: LocalFile, start: int, length: int) -> bytes:
 
 
 class FsspecFile:
-    """A file of a file system that fsspec knows. fsspec and its plugin have their own retries."""
+    """A file of a file system that fsspec knows. fsspec and its plugin have their own retries.
+
+    A read does not tell whether the file is still the same, so its version is asked for now and then.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = shown_url(url)
         self.host = host_of(url)
         self._whole_url = url
         self._opened: tuple[int, Any, str] | None = None
+        self._next_check = 0.0
         try:
-            system, path = self._system()
-            found = system.info(path)
+            system, _ = self._system()
+            self.host = _endpoint_of(system) or self.host
+            self.num_bytes, self.version = self._facts()
         except FileNotFoundError as error:
             raise missing_shard(self.url, self.host) from error
         except ImportError as error:
             rule = "fsspec needs the package of this storage"
             raise InputError([Problem(what=f"cannot be opened: {error}", rule=rule, file=self.url)]) from error
-        except (OSError, ValueError) as error:
+        except InputError:
+            raise
+        except Exception as error:
             raise OperationError(f"{self.url}: {self.host} refused it: {error}") from error
-        size = found.get("size")
-        if not isinstance(size, int) or found.get("type") == "directory":
-            raise _refused(self.url, "is no file of a known size")
-        mark = next((found[name] for name in ("ETag", "etag", "md5Hash", "mtime", "created") if found.get(name)), "")
-        self.num_bytes = size
-        self.version = f"{size}-{mark}"
 
     def read(self, start: int, length: int) -> tuple[bytes, int]:
         try:
             system, path = self._system()
             data = bytes(system.cat_file(path, start=start, end=start + length))
-        except (OSError, ValueError) as error:
+            is_same = len(data) == length and time.monotonic() < self._next_check
+            version = self.version if is_same else self._facts()[1]
+        # A plugin raises what its library does, which may be of any class.
+        except Exception as error:
             raise OperationError(
                 f"{self.url}: {self.host} refused bytes {start} to {start + length}: {error}"
             ) from error
+        if version != self.version:
+            raise changed(self, f"its version was {self.version}, it is {version}")
         if len(data) != length:
             raise OperationError(f"{self.url}: {self.host} gave {len(data)} of {length} bytes from byte {start}")
         return data, 0
+
+    def _facts(self) -> tuple[int, str]:
+        """Ask for the size and the version of the file."""
+        system, path = self._system()
+        system.invalidate_cache()
+        found = system.info(path)
+        size = found.get("size")
+        if not isinstance(size, int) or found.get("type") == "directory":
+            raise _refused(self.url, "is no file of a known size")
+        mark = next((found[name] for name in ("ETag", "etag", "md5Hash", "mtime", "created") if found.get(name)), "")
+        self._next_check = time.monotonic() + CHECK_SECONDS
+        return size, f"{size}-{mark}"
 
     def _system(self) -> tuple[Any, str]:
         """Return the file system, a new one after a fork, and the path in it."""
@@ -139,6 +161,12 @@ class FsspecFile:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
+
+
+def _endpoint_of(system: Any) -> str:
+    """Return the host that serves an object store, where the plugin knows it; the URL has only the bucket."""
+    endpoint = getattr(system, "endpoint_url", None)
+    return urlsplit(endpoint).netloc if isinstance(endpoint, str) else ""
 
 
 def changed(file: ShardFile, how: str) -> OperationError:

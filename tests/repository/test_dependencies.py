@@ -19,15 +19,20 @@ _DISTRIBUTIONS = {
 """The distributions that hold a module, where their names differ."""
 
 _NOT_IMPORTED = {
+    "boto3": "a test asks for it by name, and is skipped without it",
     "build": "the test of the wheel runs it",
+    "flask": "moto's server needs it",
+    "flask-cors": "the same",
     "mkdocs-material": "the theme that mkdocs.yml names",
     "mkdocstrings": "a plugin that mkdocs.yml names",
+    "moto": "a test starts it as a command, and is skipped without it",
     "mypy": "a command",
     "optuna-dashboard": "a test asks for it by name, and is skipped without it",
     "pandas-stubs": "types for mypy",
     "psycopg": "SQLAlchemy imports the driver that a storage's URL names",
     "pytest-timeout": "a plugin of pytest",
     "ruff": "a command",
+    "s3fs": "fsspec imports the plugin that a URL names",
     "setuptools": "builds the wheel",
     "types-pyyaml": "types for mypy",
     "xgboost-cpu": "xgboost for Linux: the same module",
