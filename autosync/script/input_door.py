@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from autosync.inputs.loader import InputLoader
 from autosync.script.input_guard import ExampleGuard, GuardedCollate, GuardedStart, WatchedBatches
-from autosync.strategy.input_settings import InputSettings, input_in_words
+from autosync.strategy.input_settings import InputSettings, canonical_input, input_in_words
 
 Method = Callable[..., Any]
 
@@ -45,9 +44,11 @@ class InputDoor:
         def get_iterator(loader: DataLoader[Any]) -> Any:
             if isinstance(loader, InputLoader) or not torch.is_grad_enabled() or not self._is_training():
                 return stock(loader)
-            given = _with_persistence_of(loader, self._settings)
+            given = _for(loader, self._settings)
+            if _settings_of(loader) == canonical_input(given):
+                return stock(loader)
             reason = why_not(loader, given)
-            change = f"the script has {in_words(loader)}, its bundle {input_in_words(given)}"
+            change = f"the script has {input_in_words(_settings_of(loader))}, its bundle {input_in_words(given)}"
             if loader not in self._told:
                 self._told.add(loader)
                 self._tell(
@@ -61,17 +62,28 @@ class InputDoor:
         return get_iterator
 
 
-def _with_persistence_of(loader: DataLoader[Any], settings: InputSettings) -> InputSettings:
-    """Return the settings with the script's `persistent_workers`.
+def _for(loader: DataLoader[Any], settings: InputSettings) -> InputSettings:
+    """Return the settings for a script's loader: with the script's `persistent_workers`, and without what it ignores.
 
     Workers that live on would not see what the script changes in its dataset between epochs.
     """
-    return replace(settings, persistent_workers=loader.persistent_workers)
+    return InputSettings(
+        num_workers=settings.num_workers,
+        prefetch_factor=settings.prefetch_factor,
+        worker_threads=settings.worker_threads,
+        persistent_workers=loader.persistent_workers,
+    )
 
 
-def in_words(loader: DataLoader[Any]) -> str:
-    """Return the settings of a script's loader in words."""
-    return input_in_words(InputSettings(num_workers=loader.num_workers, prefetch_factor=loader.prefetch_factor or 2))
+def _settings_of(loader: DataLoader[Any]) -> InputSettings:
+    """Return the settings of a script's loader."""
+    if loader.num_workers == 0:
+        return InputSettings(num_workers=0)
+    return InputSettings(
+        num_workers=loader.num_workers,
+        prefetch_factor=loader.prefetch_factor or InputSettings().prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+    )
 
 
 def why_not(loader: DataLoader[Any], settings: InputSettings) -> str:
@@ -99,7 +111,9 @@ def _with_settings(loader: DataLoader[Any], settings: InputSettings, change: str
         "num_workers": settings.num_workers,
         "prefetch_factor": settings.prefetch_factor if has_workers else None,
         "worker_init_fn": GuardedStart(loader.worker_init_fn, settings.worker_threads, guard),
-        sampler: WatchedBatches(
+    }
+    if (settings.num_workers, settings.prefetch_factor) != (loader.num_workers, loader.prefetch_factor):
+        given[sampler] = WatchedBatches(
             getattr(loader, sampler),
             dataset,
             loader.generator,
@@ -107,8 +121,7 @@ def _with_settings(loader: DataLoader[Any], settings: InputSettings, change: str
             is_copied=loader.num_workers == 0,
             # Without workers, batches are made in this process, between its own random numbers.
             begins=(lambda: None) if has_workers else guard.begin,
-        ),
-    }
+        )
     if settings.num_workers != loader.num_workers:
         given["collate_fn"] = GuardedCollate(collate, guard)
     before = {name: loader.__dict__[name] for name in given}

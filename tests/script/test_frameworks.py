@@ -8,9 +8,9 @@ import pytest
 import torch
 
 FRAMEWORKS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
-    "accelerate": ("with_accelerate", {"clip_norm": 1.0}, ("ddp", "bytescheduler", "byteps")),
-    "transformers": ("with_trainer", {"clip_norm": 1.0}, ("ddp", "bytescheduler", "byteps")),
-    "lightning": ("with_lightning", {}, ("ddp", "servers", "bytescheduler")),
+    "accelerate": ("with_accelerate", {"clip_norm": 1.0}, ("ddp", "bytescheduler", "byteps", "with_workers")),
+    "transformers": ("with_trainer", {"clip_norm": 1.0}, ("ddp", "bytescheduler", "byteps", "with_workers")),
+    "lightning": ("with_lightning", {}, ("ddp", "servers", "bytescheduler", "with_workers")),
 }
 
 
@@ -24,6 +24,7 @@ def test_a_framework_trains_to_the_weights_of_stock_ddp(ranks: Any, framework: s
     for way in ways:
         ours = ranks.run(script, way, models=(options,))
         assert ours.codes == (0, 0), (way, *ours.logs)
+        assert ("its bundle 2 workers" in ours.logs[0]) == (way == "with_workers"), ours.logs[0]
         for expected, found in zip(stock.saved, ours.saved, strict=True):
             for name, values in expected["model"].items():
                 torch.testing.assert_close(found["model"][name], values, rtol=1e-6, atol=1e-8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,15 @@ def test_workers_read_the_same_batches(through: Any, told: list[str]) -> None:
     # The loader keeps what the script gave it.
     assert (loader.num_workers, loader.prefetch_factor, loader.worker_init_fn) == (0, None, None)
     assert told == ["input: the script has no workers, its bundle 2 workers, prefetch 3, 2 threads each"]
+
+
+def test_a_loader_that_has_the_settings_is_left_alone(through: Any, told: list[str]) -> None:
+    # Its sampler would be refused if it were asked at other times.
+    loader = DataLoader(Numbers(), batch_size=3, sampler=Late(), num_workers=2, prefetch_factor=3)
+    assert len(through(loader, InputSettings(num_workers=2, prefetch_factor=3, read_bytes=4096))) == 4
+    assert len(through(DataLoader(Numbers(), batch_size=3), InputSettings(num_workers=0, worker_threads=3))) == 4
+    assert not told
+    assert {threads for *_, parts in through(loader, replace(WORKERS, worker_threads=1)) for threads in parts} == {1}
 
 
 def test_other_workers_than_the_scripts_read_the_same_batches(through: Any) -> None:
