@@ -13,7 +13,9 @@ from autosync.specs.model import ModelSpec, Variable
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.codecs import Cast, PowerSGD
 from autosync.strategy.emit.ddp import buckets_under, settings_for
+from autosync.strategy.emit.loader import loader_arguments, loader_lines, loader_notes
 from autosync.strategy.emit.settings import START_POWER_SGD_STEP, DdpSettings, as_python
+from autosync.strategy.input_settings import InputSettings
 from autosync.strategy.presets.common import is_sparse_to_ddp
 from autosync.strategy.representation import Strategy
 from autosync.strategy.wording import count
@@ -25,7 +27,10 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emitted:
-    """Settings of an engine: a Python file with a function `wrap(model)`, and the same settings as fields."""
+    """Settings of an engine: a Python file with a function `wrap(model)`, and the same settings as fields.
+
+    If the strategy has input settings, the file also has a function `loader(dataset)`.
+    """
 
     python: str
     fields: dict[str, Any]
@@ -39,9 +44,9 @@ def emit_ddp(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Emit
 def emit_settings(settings: DdpSettings, strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Emitted:
     """Return settings that express a strategy as a file and as fields; DDP's flags come from the settings alone."""
     buckets = buckets_under(settings, model, cluster)
-    notes = _notes(settings, buckets, model, cluster)
+    notes = [*_notes(settings, buckets, model, cluster), *loader_notes(strategy.input)]
     return Emitted(
-        python=_python(settings, notes, f"{model.name} on {cluster.name}"),
+        python=_python(settings, strategy.input, notes, f"{model.name} on {cluster.name}"),
         fields={
             "schema": SCHEMA,
             "model": model.name,
@@ -50,6 +55,7 @@ def emit_settings(settings: DdpSettings, strategy: Strategy, model: ModelSpec, c
             "arguments": settings.arguments(),
             "comm_hook": None if settings.hook is None else to_plain(settings.hook),
             "frozen": list(settings.frozen),
+            "loader": loader_arguments(strategy.input),
             "least_torch": settings.least_torch,
             "buckets": [
                 {"bytes": _size(bucket), "variables": [variable.name for variable in bucket]} for bucket in buckets
@@ -91,8 +97,9 @@ def _notes(settings: DdpSettings, buckets: list[list[Variable]], model: ModelSpe
     return found
 
 
-def _python(settings: DdpSettings, notes: list[str], about: str) -> str:
+def _python(settings: DdpSettings, reads: InputSettings | None, notes: list[str], about: str) -> str:
     hook_import, hook_lines = _hook_lines(settings)
+    loader_import, loader = loader_lines(reads)
     return "\n".join(
         [
             f'"""Stock DDP for {_as_text(about)}, as `autosync emit --to ddp` found it.',
@@ -102,6 +109,7 @@ def _python(settings: DdpSettings, notes: list[str], about: str) -> str:
             "",
             *hook_import,
             "from torch.nn.parallel import DistributedDataParallel",
+            *loader_import,
             "",
             *_arguments(settings),
             "",
@@ -111,6 +119,7 @@ def _python(settings: DdpSettings, notes: list[str], about: str) -> str:
             *_frozen_lines(settings),
             f"    {'ddp = ' if hook_lines else 'return '}DistributedDataParallel(model, **{{**ARGUMENTS, **options}})",
             *hook_lines,
+            *loader,
             "",
         ]
     )
