@@ -190,13 +190,28 @@ class MicrostepRecorder:
 
 
 def _factor_rows(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """Return the rows of a linear layer's input matrix (batch × tokens); None for other modules."""
+    """Return the rows of a linear layer's input matrix (batch × tokens); None for other modules.
+
+    A layer that computes in another type than its weight's has none: its factors are not those of its gradient.
+    """
     if not isinstance(module, nn.Linear) or type(module).forward is not nn.Linear.forward:
         return None
     inputs = args[0] if args else kwargs.get("input")
     if not isinstance(inputs, torch.Tensor) or module.in_features == 0:
         return None
+    if inputs.dtype != module.weight.dtype or _is_cast(module.weight):
+        return None
     return inputs.numel() // module.in_features
+
+
+def _is_cast(weight: torch.Tensor) -> bool:
+    """Whether torch.autocast computes with this weight in another type."""
+    if weight.dtype == torch.float64:
+        # It leaves them alone.
+        return False
+    # A computed profile runs on no device.
+    devices = ("cpu", "cuda") if weight.is_meta else (weight.device.type,)
+    return any(torch.is_autocast_enabled(one) and torch.get_autocast_dtype(one) != weight.dtype for one in devices)
 
 
 def _sequence_now() -> int:

@@ -35,7 +35,7 @@ def main() -> None:
     rank = dist.get_rank()
     torch.manual_seed(0)
     model = DDP(timm.create_model("test_resnet", pretrained=False, num_classes=2), broadcast_buffers=False)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9, nesterov=True)
 
     start = 0
     if args.resume:

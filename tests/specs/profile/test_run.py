@@ -43,6 +43,24 @@ def test_tokens_are_rows_of_the_factors(run: Callable[..., ModelSpec]) -> None:
     assert model.timeline.forward[0].module == "Linear"
 
 
+@pytest.mark.parametrize(("dtype", "rows"), [(torch.float32, None), (torch.bfloat16, 15), (torch.float64, 15)])
+def test_a_layer_under_autocast_has_no_factors(
+    run: Callable[..., ModelSpec], dtype: torch.dtype, rows: int | None
+) -> None:
+    class Cast(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(8, 2, dtype=dtype)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                y: Tensor = self.head(x)
+            return y.float()
+
+    model = run(task(Cast, inputs=torch.ones(3, 5, 8, dtype=dtype)))
+    assert model.variable("head.weight").factor_rows == rows
+
+
 class Branches(nn.Module):
     """Declared in one order, called in another."""
 
@@ -246,26 +264,6 @@ def test_parameters_of_several_types_stand_side_by_side(run: Callable[..., Model
         ("bfloat16", "linear", 128),
         ("float64", "linear", 64),
     ]
-
-
-def test_autocast_hides_no_use(run: Callable[..., ModelSpec]) -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.once = nn.Linear(8, 8)
-            self.shared = nn.Linear(8, 8)
-
-        def forward(self, x: Tensor) -> Tensor:
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                y: Tensor = self.shared(self.once(x)) + functional.linear(x, self.shared.weight)
-                return y
-
-    assert kinds(run(task(Twice))) == {
-        "once.weight": "linear",
-        "once.bias": "dense",
-        "shared.weight": "dense",
-        "shared.bias": "dense",
-    }
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
