@@ -6,6 +6,7 @@ import random
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -29,7 +30,10 @@ class RandomStates:
 
 
 def held_generators(holders: Iterable[object]) -> Iterator[object]:
-    """Yield the generators that objects hold, in attributes, containers and closures. Large data is not looked into."""
+    """Yield the generators that objects hold, in attributes, containers and closures.
+
+    Only the first `_MOST_OBJECTS` are looked at: a dataset may hold millions of examples.
+    """
     waiting, seen = deque(holders), set[int]()
     while waiting and len(seen) < _MOST_OBJECTS:
         one = waiting.popleft()
@@ -39,7 +43,7 @@ def held_generators(holders: Iterable[object]) -> Iterator[object]:
         if state_of(one) is not None:
             yield one
         else:
-            waiting.extend(_within(one))
+            waiting.extend(islice(_within(one), _MOST_OBJECTS))
 
 
 def _within(one: object) -> Iterator[object]:
