@@ -191,15 +191,10 @@ class _Timing:
         return "weights", stage, microbatch
 
     def _most(self, stage: int, since: int | None = None) -> int:
-        """Return how many microbatches a rank of a stage may have between their two passes.
-
-        It is what the stages from its own on, or from `since` on, can work on.
-        """
+        """Return how many microbatches a rank of a stage may have between their two passes (`most_under_way`)."""
         if self._schedule == "gpipe":
             return self._microbatches
-        if since is None:
-            return most_under_way(self._stages, stage, self._slack)
-        return -(-sum(self._widths[since:]) // self._widths[stage]) + self._slack
+        return most_under_way(self._stages, stage, self._slack, since=since)
 
 
 def _units(stage: ModelStage, *, recompute: bool, splits: bool) -> Mapping[Direction, int]:

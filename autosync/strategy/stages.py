@@ -83,10 +83,13 @@ class ModelStage:
         return self.ranks[microbatch % len(self.ranks)]
 
 
-def most_under_way(stages: Sequence[ModelStage], number: int, slack: int) -> int:
-    """Return how many microbatches a rank of a stage has between their two passes, at most, under `1f1b`."""
-    width = len(stages[number].ranks)
-    return -(-sum(len(stage.ranks) for stage in stages[number:]) // width) + slack
+def most_under_way(stages: Sequence[ModelStage], number: int, slack: int, *, since: int | None = None) -> int:
+    """Return how many microbatches a rank of a stage has between their two passes, at most, under `1f1b`.
+
+    It is what the stages from its own on, or from `since` on, can work on, and the slack.
+    """
+    later = stages[number if since is None else since :]
+    return -(-sum(len(stage.ranks) for stage in later) // len(stages[number].ranks)) + slack
 
 
 def ring_of(stages: Sequence[ModelStage]) -> list[tuple[int, ...]]:
