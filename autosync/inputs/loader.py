@@ -16,6 +16,8 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, default_colla
 from autosync import jsonio
 from autosync.errors import InputError, OperationError, Problem
 from autosync.inputs.epoch_order import EpochOrder, Shuffle
+from autosync.inputs.fairness import UnfairHost, served_worse
+from autosync.inputs.host_rates import rates_of_hosts, window_rates
 from autosync.inputs.measured_batches import MeasuredCollate, MeasuredDataset
 from autosync.inputs.observation import InputReport, InputWatch
 from autosync.inputs.settings import GivenSettings, RankInput, input_of
@@ -211,6 +213,13 @@ class InputLoader(DataLoader[Any]):
     def report(self) -> InputReport:
         """Return how long steps waited, what workers did, and what hosts delivered."""
         return self._watch.report()
+
+    def unfair_hosts(self) -> tuple[UnfairHost, ...]:
+        """Return the hosts that storage serves worse than the others, the worst first, with the evidence.
+
+        All ranks call it together. It compares what was read through autosync since the report was reset.
+        """
+        return served_worse(rates_of_hosts(window_rates(list(self._watch.reads))))
 
     def reset_report(self) -> None:
         """Forget what was observed so far."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from autosync.inputs.host_rates import Read
 from autosync.inputs.measured_batches import BatchTimes
 from autosync.inputs.meter import ReadTotals
 
@@ -70,6 +71,7 @@ class InputWatch:
     waits: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_STEPS))
     workers: dict[int, WorkerWork] = field(default_factory=dict)
     hosts: dict[str, ReadTotals] = field(default_factory=dict)
+    reads: deque[Read] = field(default_factory=lambda: deque(maxlen=_MAX_STEPS))
 
     def add(self, wait_seconds: float, times: BatchTimes, *, is_first: bool) -> None:
         """Add a step that waited so long for a batch."""
@@ -90,6 +92,8 @@ class InputWatch:
         )
         for host, totals in times.hosts.items():
             self.hosts[host] = self.hosts.get(host, ReadTotals()) + totals
+        together = sum(times.hosts.values(), ReadTotals())
+        self.reads.append((together.num_bytes, together.request_seconds))
 
     def report(self) -> InputReport:
         """Return what was gathered."""

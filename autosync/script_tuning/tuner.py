@@ -17,13 +17,14 @@ from autosync.script_tuning.kept_training import Chosen
 from autosync.script_tuning.plan import ScriptPlan
 from autosync.script_tuning.service import ScriptTrials
 from autosync.script_tuning.thinking import ProposerMeanwhile
-from autosync.search.candidates import Candidate, candidate_of
+from autosync.search.candidates import STOCK_DDP, Candidate, candidate_of
 from autosync.search.guarantee import prove
 from autosync.search.own_cost import TimedService
 from autosync.search.prepared_trial import TrialPreparer
 from autosync.search.progress import ProgressListener
 from autosync.search.proposers.catalogue import open_proposer
 from autosync.search.proposers.interface import Ground, Proposer
+from autosync.search.rounds import first_round
 from autosync.search.running_study import RunningStudy
 from autosync.search.search_loop import SearchLoop
 from autosync.search.study_folder import StudyFolder, StudySettings, folder_named_after
@@ -32,7 +33,7 @@ from autosync.simulators.compile_notice import compiling_is_told
 from autosync.specs.cluster import ClusterSpec
 
 NUM_AGAIN = 4
-"""The strategies of a study that are tried first when the script is tuned again."""
+"""The strategies of a study that are tried again when the script is tuned again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,22 +57,22 @@ class ScriptTuner:
     progress: ProgressListener
 
     def tune(
-        self, folder: StudyFolder, *, began: float, first_step: int = 0, first: Sequence[Candidate] = ()
+        self, folder: StudyFolder, *, began: float, first_step: int = 0, before: Sequence[Candidate] = ()
     ) -> ScriptTuning:
-        """Search and prove in a new study; `first` are tried first.
+        """Search and prove in a new study; `before` were fast in an earlier one, and are tried early.
 
         `began` is the start on the monotonic clock, when the script had made `first_step` steps.
         """
         settings = StudySettings(name=folder.path.name, is_script=True, **self.settings)
         plan = ScriptPlan(
-            settings=_searched_longer(settings, len(first)) if first else settings,
+            settings=_searched_longer(settings, len(before)) if before else settings,
             preparer=TrialPreparer(self.facts.model, self.cluster),
             folder=folder,
             is_new=True,
             running=self.trials,
             users_update=bool(self.facts.reasons),
         )
-        tuned = _search_and_prove(plan, first, began=began, output=self.output, progress=self.progress)
+        tuned = _search_and_prove(plan, before, began=began, output=self.output, progress=self.progress)
         cost = TuningCost.of(
             tuned.verdict,
             first_step=first_step,
@@ -87,9 +88,9 @@ class ScriptTuner:
         return replace(self, cluster=cluster)
 
     def again(self, before: Tuned, number: int) -> ScriptTuning:
-        """Tune once more, in a study of its own, beginning with the strategies that were fastest before."""
+        """Tune once more, in a study of its own, which also tries the strategies that were fastest before."""
         folder = folder_named_after(f"{before.folder.name}-again-{number}", "", "")
-        return self.tune(folder, began=time.monotonic(), first_step=self.trials.num_steps, first=_fastest(before))
+        return self.tune(folder, began=time.monotonic(), first_step=self.trials.num_steps, before=_fastest(before))
 
     def chosen(self, tuned: Tuned) -> Chosen:
         """Return what trains by the result of a tuning."""
@@ -98,14 +99,13 @@ class ScriptTuner:
         return tuned.verdict, preparer.prepare(tuned.verdict.winner.candidate).bundle if wins else None
 
 
-def _searched_longer(settings: StudySettings, num_first: int) -> StudySettings:
-    """Return the settings of tuning again: twice as many trials, besides those that are tried first.
+def _searched_longer(settings: StudySettings, num_before: int) -> StudySettings:
+    """Return the settings of tuning again: twice as many trials, besides those of the strategies of before.
 
-    The script trains meanwhile, mostly by strategies faster than the one that became slow, so trials cost little. They
-    begin near the old winner, and need more of them to leave it than a search without a past.
+    The script trains meanwhile, mostly by strategies faster than the one that became slow, so trials cost little.
     """
-    patience = 2 * settings.patience + num_first if settings.patience else 0
-    return replace(settings, num_trials=2 * settings.num_trials + num_first, patience=patience)
+    patience = 2 * settings.patience + num_before if settings.patience else 0
+    return replace(settings, num_trials=2 * settings.num_trials + num_before, patience=patience)
 
 
 def _fastest(before: Tuned) -> list[Candidate]:
@@ -119,14 +119,16 @@ def _fastest(before: Tuned) -> list[Candidate]:
 
 
 def _search_and_prove(
-    plan: ScriptPlan, first: Sequence[Candidate], *, began: float, output: Path | None, progress: ProgressListener
+    plan: ScriptPlan, before: Sequence[Candidate], *, began: float, output: Path | None, progress: ProgressListener
 ) -> Tuned:
-    """Search as in every study, and prove the result; write the bundle and the summary. `first` are tried first."""
+    """Search as in every study, and prove the result; write the bundle and the summary. `before` are tried early."""
     with plan.open_study() as study, plan.service() as service, compiling_is_told(progress.now):
-        study.enqueue(first)
         timed = TimedService(service)
         run = RunningStudy(study=study, trials=plan.trials(study.name, timed), service=timed)
         ground, proposer = plan.running.train_while(lambda: _opened(plan), None)
+        if before:
+            # After the first round: a search that knows only strategies of another time stays near them.
+            study.enqueue([*plan.running.train_while(lambda: _first_round(plan, proposer), None), *before])
         meanwhile = ProposerMeanwhile(proposer, plan.running, plan.preparer)
         search = SearchLoop(run, meanwhile, ground, plan.settings, progress)
         search.run()
@@ -135,6 +137,11 @@ def _search_and_prove(
         verdict = prove(run.trials, finalists, best_seconds=best_seconds, seed=seed, progress=progress)
         records = records_of(run, search)
     return hand_over(plan, run, search, verdict, records, output=output, began=began)
+
+
+def _first_round(plan: ScriptPlan, proposer: Proposer) -> list[Candidate]:
+    """Return what a study without a past tries first."""
+    return [STOCK_DDP, *first_round(proposer, plan.settings.num_trials, seed=plan.settings.seed)]
 
 
 def _opened(plan: ScriptPlan) -> tuple[Ground, Proposer]:

@@ -1,0 +1,66 @@
+"""Gathers at what rates the hosts of a training are served, from the reads of its ranks."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import torch
+import torch.distributed as dist
+
+from autosync.errors import OperationError
+from autosync.inputs.fairness import MIN_MEASUREMENTS
+
+NUM_WINDOWS = 10
+"""Reads become so many rates, one after the other, so that their noise shows."""
+
+_NAME_BYTES = 128
+_NODE_VARIABLE = "AUTOSYNC_NODE"
+
+Read = tuple[int, float]
+"""The bytes that a step's examples took, and the seconds of all requests for them."""
+
+
+def window_rates(reads: Sequence[Read]) -> list[float]:
+    """Return the bytes a second of each window of consecutive reads; fewer windows where there are few reads."""
+    reads = [one for one in reads if one[0] > 0 and one[1] > 0]
+    count = min(NUM_WINDOWS, len(reads))
+    ends = [len(reads) * number // count for number in range(count + 1)] if count else []
+    windows = [reads[begin:end] for begin, end in pairwise(ends)]
+    return [sum(size for size, _ in one) / sum(seconds for _, seconds in one) for one in windows]
+
+
+def rates_of_hosts(rates: Sequence[float], group: dist.ProcessGroup | None = None) -> Mapping[str, list[float]]:
+    """Return the rates of all hosts, from those of this rank. All ranks of the group call it together.
+
+    The rates of a host's ranks are added up: they share what serves it.
+    """
+    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(group) == "nccl" else None
+    padded = [*rates, *[0.0] * (NUM_WINDOWS - len(rates))]
+    told = torch.tensor([float(len(rates)), *padded], dtype=torch.float64, device=device)
+    name = torch.tensor(list(_host_name()), dtype=torch.uint8, device=device)
+    all_rates = [torch.empty_like(told) for _ in range(dist.get_world_size(group))]
+    names = [torch.empty_like(name) for _ in all_rates]
+    dist.all_gather(all_rates, told, group=group)
+    dist.all_gather(names, name, group=group)
+    found: dict[str, list[float]] = {}
+    for rank, (one, its_name) in enumerate(zip(all_rates, names, strict=True)):
+        count, *values = one.tolist()
+        host = bytes(its_name.tolist()).rstrip(b"\0").decode(errors="replace")
+        if count < MIN_MEASUREMENTS:
+            raise OperationError(
+                f"rank {rank} on {host} has read in {int(count)} steps through autosync: {MIN_MEASUREMENTS} or more "
+                "are needed (compare hosts later, or read from TarShards)"
+            )
+        mine = values[: int(count)]
+        before = found.get(host)
+        found[host] = mine if before is None else [a + b for a, b in zip(before, mine, strict=False)]
+    return found
+
+
+def _host_name() -> bytes:
+    """Return the name of this rank's node, as the launcher gave it, or else its host name."""
+    name = os.environ.get(_NODE_VARIABLE) or socket.gethostname()
+    return name.encode()[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")

@@ -1,0 +1,68 @@
+"""A host that is served worse is named on all ranks, from their own reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autosync.inputs.host_rates import NUM_WINDOWS, window_rates
+from tests.helpers.shards import serving, write_shard
+
+LIMIT_SECONDS = 100.0
+NUM_RANKS = 4
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**9), st.floats(1e-3, 10)), max_size=60))
+def test_windows_have_all_reads(reads: list[tuple[int, float]]) -> None:
+    rates = window_rates(reads)
+    kept = [one for one in reads if one[0]]
+    assert len(rates) == min(NUM_WINDOWS, len(kept))
+    if kept:
+        each = [size / seconds for size, seconds in kept]
+        assert min(each) * 0.999 <= min(rates) <= max(rates) <= max(each) * 1.001
+
+
+def test_equal_reads_have_equal_rates() -> None:
+    assert window_rates([(100, 0.5)] * 25) == [200.0] * NUM_WINDOWS
+    assert window_rates([(0, 0.0), (100, 0.5)]) == [200.0]
+    assert window_rates([]) == []
+
+
+def test_a_host_that_is_served_worse_is_named_on_all_ranks(tmp_path: Path) -> None:
+    write_shard(tmp_path / "all.tar", range(160))
+    with serving(tmp_path) as fast, serving(tmp_path) as slow:
+        slow.pause_seconds = 0.02
+        found = _run(tmp_path, [fast.url, fast.url, slow.url, fast.url])
+    for one in found:
+        assert one["num_examples"] == 40
+        assert [host for host, *_ in one["unfair"]] == ["node-2"]
+        assert one["unfair"][0][1] < 0.7
+        assert one["unfair"][0][2].startswith("node-2 is served at ")
+        assert "rank 0 on node-0 has read in 0 steps through autosync" in one["too_early"]
+
+
+def _run(folder: Path, servers: list[str]) -> list[dict[str, object]]:
+    main = Path(__file__).parent / "hosts_main.py"
+    started = [
+        subprocess.Popen(
+            (sys.executable, "-P", main, str(rank), str(NUM_RANKS), str(folder / "store"), f"{server}/all.tar"),
+            env={**os.environ, "AUTOSYNC_NODE": f"node-{rank}"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank, server in enumerate(servers)
+    ]
+    try:
+        outputs = [one.communicate(timeout=LIMIT_SECONDS)[0] for one in started]
+        assert [one.returncode for one in started] == [0] * NUM_RANKS
+        return [json.loads(output.splitlines()[-1]) for output in outputs]
+    finally:
+        for one in started:
+            one.kill()
+            one.wait()
