@@ -17,6 +17,7 @@ import pytest
 import torch
 
 HERE = Path(__file__).parent
+SITE = HERE.parent / "script_suite" / "site"
 HUNG = 124
 """The exit code that `ranks_main` answers for a rank that it had to end."""
 sys.path.insert(0, str(HERE))
@@ -42,7 +43,8 @@ class Ranks:
         with (folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 (sys.executable, "-P", HERE / "ranks_main.py"),
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                # Frameworks import torchvision, whose wheel may lack operators beside a torch without CUDA.
+                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SITE)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
