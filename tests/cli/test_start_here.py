@@ -21,6 +21,7 @@ FRAMEWORKS = {"torchrun": "torch", "lightning": "lightning", "accelerate": "acce
 COMMANDS = ("doctor", "tune", "launch")
 LIMITS = {"doctor": ("--steps", "4"), "tune": ("--trials", "2"), "launch": ()}
 """Options that shorten a command."""
+NO_GAIN = "Nothing tried is faster than stock DDP for certain: keep it."
 
 
 def _of(framework: str) -> dict[str, str]:
@@ -76,7 +77,12 @@ def test_the_commands_of_a_framework_run(framework: str, tmp_path: Path) -> None
         site = str(ROOT / "tests" / "script_suite" / "site")
         done = run_autosync(one.with_options(*LIMITS[command]), tmp_path, PYTHONPATH=site)
         assert done.returncode == 0, (done.stdout, done.stderr)
-        assert _in_all_pages(command) - {"..."} <= shapes(done.stdout), done.stdout
+        wanted = _in_all_pages(command) - {"..."}
+        if NO_GAIN in done.stdout:
+            # Few trials may find nothing that is faster for certain; then there is no winner to tell of.
+            wanted = {line for line in wanted if line.startswith("stock DDP #")}
+            assert wanted
+        assert wanted <= shapes(done.stdout), done.stdout
 
 
 @pytest.mark.slow
