@@ -34,7 +34,7 @@ class ExampleGuard:
 
     def begin(self) -> None:
         """Remember the states of this process: all that follows is work on examples."""
-        # Found anew in each process: a dataset may make its generators in its workers.
+        # Here, in the process that makes the batches: a dataset may make its generators in its workers.
         self._states = self._states or RandomStates(*self._holders)
         self._before = self._states.now()
 
