@@ -8,7 +8,7 @@ has no figures of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 ANY_RATE = 1e9
 """The elements a second of local work of a kind that has no rate."""
@@ -46,6 +46,10 @@ class ProcessorCosts:
         """Return the whole cost of a message, at both its ends together."""
         figures = (self.ask, self.post, self.asked, self.arrived, self.taken)
         return sum([figure[native] for figure in figures])
+
+    def times(self, factor: float) -> ProcessorCosts:
+        """Return the costs of a processor that needs so many times as long for everything."""
+        return replace(self, **{one.name: _times(getattr(self, one.name), factor) for one in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,3 +136,9 @@ class Costs:
     def local_rate(self, cost: str) -> float:
         """Return the elements a second for a kind of cost."""
         return self.local_rates.get(cost) or self.local_rates.get(cost.partition(":")[0], ANY_RATE)
+
+
+def _times(figure: float | tuple[float, float], factor: float) -> float | tuple[float, float]:
+    if isinstance(figure, tuple):
+        return figure[0] * factor, figure[1] * factor
+    return figure * factor
