@@ -18,8 +18,9 @@ from typing import Literal, NamedTuple, TypeAlias
 from autosync.plan.types import Algorithm, Collective, Groups, LocalKind, RegionKind, Weights
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
+from autosync.strategy.backends import BACKENDS
 from autosync.strategy.codecs import Codec
-from autosync.strategy.shapes.levels import levels
+from autosync.strategy.shapes.levels import levels, worker_racks
 from autosync.strategy.shapes.pairing import nearest_first
 from autosync.strategy.shapes.trees import TreeShape, TreeShare
 from autosync.strategy.synchronisers.base import Route
@@ -212,10 +213,20 @@ class Site:
         self.update_cost = f"update:{model.optimizer.name}"
         self._cluster = cluster
 
+    @property
+    def racks(self) -> Groups:
+        """The groups of workers in one rack; a node without a rack is a rack by itself."""
+        return tuple([tuple([rank for node in rack for rank in node]) for rack in worker_racks(self._cluster)])
+
+    @property
+    def has_own_rounds(self) -> bool:
+        """Whether the backend can run rounds of the engine's own messages."""
+        return BACKENDS[self._cluster.backend].own_rounds
+
     def algorithm(self, route: Route, trees: tuple[TreeShare, ...] = ()) -> Algorithm:
         """Return the algorithm by which all workers go a route; `trees` are those of the route of that name."""
         if route == "levels":
-            return levels(self._cluster)
+            return levels(self._cluster) if self.has_own_rounds else "native"
         return TreeShape(shares=trees) if route == "trees" else route
 
     def ordered(self, groups: Groups, algorithm: Algorithm) -> Groups:

@@ -213,9 +213,10 @@ class _Rules:
 
     def _transport(self, message: Message) -> Iterator[Finding]:
         backend = self.backend
-        route = message.synchroniser.route
-        if route not in (None, "native") and not backend.own_rounds:
-            yield ("synchroniser", "topology"), f"{route} on {backend.name}", "native only: it has no tags"
+        synchroniser = message.synchroniser
+        if synchroniser.needs_own_rounds and not backend.own_rounds:
+            rule = "no tags: native, or levels of an all-reduce"
+            yield ("synchroniser", "topology"), f"{synchroniser.route} on {backend.name}", rule
         if message.priority and not backend.overtakes:
             rule = "it runs a communicator in one static order: priority 0"
             yield ("priority",), f"priority {message.priority} on {backend.name}", rule

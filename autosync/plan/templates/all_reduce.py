@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autosync.plan.steps import GRADIENTS, Collect, Draft, Kept, Site, Template, TransferStep, Waits, update_everywhere
-from autosync.plan.types import Algorithm, Collective
+from autosync.plan.types import Algorithm, Collective, Groups
 from autosync.plan.wires import Wire, decode, is_summable, power_sgd, wire_of
 from autosync.strategy.codecs import Codec, PowerSGD
 from autosync.strategy.shapes.trees import TreeShape
@@ -26,7 +26,9 @@ def _collect(site: Site, synchroniser: AllReduce, codec: Codec | None) -> Collec
         return Collect(kept=kept, steps=draft.steps, finished=(done,), grads="grad", holders=workers)
     wire = wire_of(site, draft, codec)
     if synchroniser.hierarchical:
-        arrived = _hierarchical(site, draft, topology, wire)
+        arrived = _in_groups(site, draft, topology, wire, site.nodes)
+    elif synchroniser.topology == "levels" and topology == "native":
+        arrived = _in_groups(site, draft, topology, wire, site.racks)
     else:
         collective: Collective = "all_reduce" if is_summable(codec) else "all_gather_v"
         # Trees may have servers as inner nodes.
@@ -40,23 +42,23 @@ def _collect(site: Site, synchroniser: AllReduce, codec: Codec | None) -> Collec
     return Collect(kept=wire.kept, steps=draft.steps, finished=(done,), grads="grad", holders=workers)
 
 
-def _hierarchical(site: Site, draft: Draft, topology: Algorithm, wire: Wire) -> Waits:
-    """Add the transfers of a hierarchical all-reduce: within nodes, between nodes, and within nodes again.
+def _in_groups(site: Site, draft: Draft, topology: Algorithm, wire: Wire, groups: Groups) -> Waits:
+    """Add the transfers of an all-reduce within groups (nodes or racks), between groups, and within groups again.
 
-    If all nodes have equally many ranks, these share the work; otherwise one rank of each node sums between nodes.
+    If all groups have equally many ranks, these share the work; otherwise one rank of each group sums between groups.
     """
-    inner, ready = site.shared_nodes, wire.waits
+    inner, ready = tuple(group for group in groups if len(group) > 1), wire.waits
     within = TransferStep("reduce", "tree", inner, 0, (wire.kind,), ready, wire.amount, item_bytes=wire.item_bytes)
     between = within._replace(collective="all_reduce", algorithm=topology, stage=1)
-    if len({len(group) for group in site.nodes}) == 1:
+    if len({len(group) for group in groups}) == 1:
         within = within._replace(algorithm="native" if topology == "native" else "ring")
-        across = tuple(zip(*site.nodes, strict=True))
+        across = tuple(zip(*groups, strict=True))
         shared = draft.add(within._replace(collective="reduce_scatter"))
         across = site.ordered(across, topology)
         met = draft.add(between._replace(groups=across, within=inner, waits=(shared,)))
         return (draft.add(within._replace(collective="all_gather", stage=2, waits=(met,))),)
     within = within._replace(algorithm="native" if topology == "native" else "tree")
-    leaders = site.ordered((tuple(group[0] for group in site.nodes),), topology)
+    leaders = site.ordered((tuple(group[0] for group in groups),), topology)
     reduced = draft.add(within)
     met = draft.add(between._replace(groups=leaders, waits=(*ready, reduced)))
     home = draft.add(within._replace(collective="broadcast", stage=2, waits=(*ready, reduced, met)))

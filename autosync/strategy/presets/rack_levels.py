@@ -31,10 +31,10 @@ def rack_levels(
     racks = worker_racks(cluster)
     if not cluster.racks or len(racks) < 2:
         raise DoesNotApplyError(f"{cluster.name} has workers in one rack", rule="levels need workers in several racks")
-    if not BACKENDS[cluster.backend].own_rounds:
-        rule = f"levels go in rounds of tagged messages, which {cluster.backend} has not"
-        raise DoesNotApplyError(f"{cluster.name} is on {cluster.backend}", rule=rule)
     if flag_option("fitted", fitted):
+        if not BACKENDS[cluster.backend].own_rounds:
+            rule = f"trees go in rounds of tagged messages, which {cluster.backend} has not"
+            raise DoesNotApplyError(f"fitted trees on {cluster.backend}", rule=rule)
         synchroniser = AllReduce(topology="trees", trees=fitted_shares(cluster))
     else:
         synchroniser = AllReduce(topology="levels")

@@ -8,6 +8,8 @@ from typing import ClassVar, Literal
 
 from autosync.documents import STRICT
 from autosync.specs.cluster import ClusterSpec
+from autosync.strategy.backends import BACKENDS
+from autosync.strategy.shapes.levels import worker_racks
 from autosync.strategy.shapes.trees import TreeShare, simplified
 from autosync.strategy.synchronisers.base import TOPOLOGIES, Bounds, Outside, Route, Synchroniser, plain_topologies
 from autosync.strategy.synchronisers.rules import PLACE, Finding, MessageFacts, fits_trees, need_trees, tree_shapes
@@ -18,7 +20,8 @@ class AllReduce(Synchroniser):
     """A synchroniser by which every rank gets the sum of all gradients and updates its own copy.
 
     `hierarchical` reduces within each node first, then between nodes over `topology`, then spreads within nodes. The
-    topology `levels` follows the cluster's nodes and racks; `trees` goes over the trees that are written out.
+    topology `levels` follows the cluster's nodes and racks; `trees` goes over the trees that are written out. On a
+    backend without tagged messages, `levels` are the backend's own collectives within racks and between them.
     """
 
     __pydantic_config__ = STRICT
@@ -42,6 +45,8 @@ class AllReduce(Synchroniser):
         """
         groups = cluster.worker_groups()
         form = self
+        if form.topology == "levels" and not BACKENDS[cluster.backend].own_rounds:
+            form = form._by_collectives(cluster)
         if form.hierarchical and (len(groups) == 1 or all(len(group) == 1 for group in groups)):
             form = replace(form, hierarchical=False)
         num_meeting = len(groups) if form.hierarchical else cluster.num_workers
@@ -49,6 +54,17 @@ class AllReduce(Synchroniser):
             return replace(form, trees=simplified(form.trees))
         is_ring = form.topology in ("halving_doubling", "levels") and num_meeting == 2
         return replace(form, topology="ring") if is_ring else form
+
+    def _by_collectives(self, cluster: ClusterSpec) -> AllReduce:
+        """Return the form of `levels` on a backend without tagged messages, as simple as possible.
+
+        Without racks, nodes are the only level. With one rank in each rack, or one rack, there is nothing to group.
+        """
+        racks = worker_racks(cluster)
+        if not cluster.racks:
+            return replace(self, topology="native", hierarchical=True)
+        is_flat = len(racks) == 1 or all(sum(map(len, rack)) == 1 for rack in racks)
+        return replace(self, topology="native") if is_flat else self
 
     def problems(self, facts: MessageFacts) -> Iterator[Finding]:
         if self.hierarchical and self.topology in ("levels", "trees"):
@@ -104,6 +120,10 @@ class AllReduce(Synchroniser):
     @property
     def route(self) -> Route:
         return self.topology
+
+    @property
+    def needs_own_rounds(self) -> bool:
+        return self.topology not in ("native", "levels")
 
     @property
     def written_trees(self) -> tuple[TreeShare, ...]:

@@ -179,6 +179,11 @@ class Synchroniser(abc.ABC):
         return False
 
     @property
+    def needs_own_rounds(self) -> bool:
+        """Whether its route needs rounds of the engine's own messages, beyond the backend's collectives."""
+        return self.route not in (None, "native")
+
+    @property
     def is_hierarchical(self) -> bool:
         """Whether it reduces within nodes first."""
         return False

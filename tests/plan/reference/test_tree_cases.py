@@ -10,6 +10,8 @@ import pytest
 from autosync.plan.lowering import lower
 from autosync.plan.reference import Workload, interpret
 from autosync.plan.types import Plan, Transfer
+from autosync.specs.cluster import ClusterSpec
+from autosync.strategy.shapes.levels import worker_racks
 from autosync.strategy.shapes.trees import TreeShape, TreeShare
 from tests.plan.reference import plan_properties as properties
 from tests.plan.reference.plan_bytes import BrokenError, check_bytes
@@ -24,6 +26,22 @@ def test_strategies_over_trees_have_every_property(seed: int) -> None:
     assert result["failures"] == []
     assert {name: result["held"][name] for name in EVERYWHERE} == dict.fromkeys(EVERYWHERE, 50)
     assert result["held"]["exact"] > 20
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
+def test_levels_by_collectives_have_every_property(seed: int) -> None:
+    cases = list(draw_over_trees(random.Random(f"levels {seed}"), 50, backend="nccl"))
+    result = properties.try_all(iter(cases))
+    assert result["failures"] == []
+    assert {name: result["held"][name] for name in EVERYWHERE} == dict.fromkeys(EVERYWHERE, 50)
+    assert any(_meets_across_racks(lower(case.strategy, case.model, case.cluster), case.cluster) for case in cases)
+
+
+def _meets_across_racks(plan: Plan, cluster: ClusterSpec) -> bool:
+    """Whether ranks at the same position in several racks of two ranks or more exchange their chunks."""
+    racks = [sum(rack, ()) for rack in worker_racks(cluster)]
+    groups = {one.within for one in plan.operations if isinstance(one, Transfer) and one.algorithm == "native"}
+    return bool(cluster.racks) and tuple(rack for rack in racks if len(rack) > 1) in groups
 
 
 @pytest.mark.slow

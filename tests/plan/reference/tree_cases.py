@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster import BackendName, ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.codecs import Cast, PowerSGD
 from autosync.strategy.representation import Message
@@ -22,11 +22,11 @@ from tests.helpers.random_trees import random_shape
 from tests.plan.reference.plan_properties import WIDE, Case
 
 
-def draw_over_trees(rng: random.Random, count: int) -> Iterator[Case]:
-    """So many strategies with at least one message over trees."""
+def draw_over_trees(rng: random.Random, count: int, *, backend: BackendName = "gloo") -> Iterator[Case]:
+    """So many strategies with at least one message over trees; on NCCL, where trees are not legal, by `levels`."""
     drawn = 0
     while drawn < count:
-        model, cluster = random_model(rng), _maybe_in_pods(rng, random_cluster(rng, backends=("gloo",)))
+        model, cluster = random_model(rng), _maybe_in_pods(rng, random_cluster(rng, backends=(backend,)))
         if cluster.num_workers < 2:
             continue
         limits = replace(WIDE, allow=rng.choice(((), (), ("lossy",))))
@@ -58,6 +58,8 @@ def _over_trees(rng: random.Random, message: Message, model: ModelSpec, cluster:
         return message
     if isinstance(message.codec, PowerSGD) and not isinstance(message.synchroniser, AllReduce):
         return message
+    if cluster.backend == "nccl":
+        return replace(message, synchroniser=AllReduce(topology="levels"))
     is_shardable = model.optimizer.elementwise and not isinstance(message.codec, PowerSGD)
     if is_shardable and rng.random() < 0.4:
         return replace(message, synchroniser=_shards(rng, cluster))

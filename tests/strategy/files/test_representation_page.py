@@ -60,7 +60,8 @@ def test_the_backend_table_is_the_code_s() -> None:
     assert names == list(BACKENDS)
     yes = {True: "yes", False: "no"}
     backends = [BACKENDS[name] for name in names]
-    assert row("topologies other than `native`") == [yes[backend.own_rounds] for backend in backends]
+    routes = {True: "yes", False: "`levels` of an all-reduce"}
+    assert row("topologies other than `native`") == [routes[backend.own_rounds] for backend in backends]
     assert row("priorities") == [yes[backend.overtakes] for backend in backends]
     assert row("servers on nodes without devices") == [yes[backend.serves_without_device] for backend in backends]
     assert row("lanes") == [str(backend.max_lanes) for backend in backends]

@@ -43,8 +43,7 @@ def _refusal(preset: str, model: ModelSpec, cluster: ClusterSpec) -> str:
         of_ranks = "has one rank on every node" if sizes == {1} else ""
         return "has one node" if len(cluster.worker_groups()) == 1 else of_ranks
     if preset == "rack_levels":
-        no_tags = "which nccl has not" if cluster.backend == "nccl" else ""
-        return no_tags if cluster.racks else "levels need workers in several racks"
+        return "" if cluster.racks else "levels need workers in several racks"
     if preset in ("partitioned_all_reduce", "random_axis_partitioned_all_reduce"):
         # Cut by its smallest divisor, a table of a large prime of rows has as many parts.
         primes = (v.name for v in model.variables if v.shape and smallest_divisor(v.shape[0]) > MAX_PARTS)

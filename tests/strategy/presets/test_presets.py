@@ -90,7 +90,7 @@ REASONS = {
         ),
     ),
     "hierarchical": ("one node", "one rank on every node"),
-    "rack_levels": ("has workers in one rack", "is on nccl"),
+    "rack_levels": ("has workers in one rack", "fitted trees on nccl"),
     "poseidon": ("no linear variable", "accumulates"),
     **dict.fromkeys(CUTTING, ("no elementwise optimizer",)),
     "sharded": ("no elementwise optimizer", "is on nccl", "has one worker"),

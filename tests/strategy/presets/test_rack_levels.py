@@ -9,6 +9,7 @@ import pytest
 from autosync.errors import DoesNotApplyError, InputError
 from autosync.plan.lowering import lower
 from autosync.plan.traffic import plan_traffic
+from autosync.plan.types import Transfer
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model import ModelSpec
@@ -56,9 +57,23 @@ def test_it_needs_several_racks(model: ModelSpec, name: str) -> None:
         build_preset("rack_levels", model, load_cluster(name))
 
 
-def test_it_needs_tags(model: ModelSpec, cluster: ClusterSpec) -> None:
+def test_fitted_trees_need_tags(model: ModelSpec, cluster: ClusterSpec) -> None:
     with pytest.raises(DoesNotApplyError, match="tagged messages, which nccl has not"):
-        build_preset("rack_levels", model, replace(cluster, backend="nccl"))
+        build_preset("rack_levels", model, replace(cluster, backend="nccl"), fitted=True)
+
+
+def test_without_tags_levels_are_collectives_within_racks_and_between_them(
+    model: ModelSpec, cluster: ClusterSpec
+) -> None:
+    on_nccl = replace(cluster, backend="nccl")
+    plan = lower(build_preset("rack_levels", model, on_nccl), model, on_nccl)
+    transfers = {(one.collective, one.algorithm, one.groups) for one in plan.operations if isinstance(one, Transfer)}
+    within, between = ((0, 1), (2, 3)), ((0, 2), (1, 3))
+    assert transfers == {
+        ("reduce_scatter", "native", within),
+        ("all_reduce", "native", between),
+        ("all_gather", "native", within),
+    }
 
 
 def test_fitted_is_true_or_false(model: ModelSpec, cluster: ClusterSpec) -> None:

@@ -229,9 +229,9 @@ BROKEN = {
         problem="messages[0].codec: rank 8 for fc.weight of shape [16, 8] (rank below both sides)",
     ),
     "levels without tags": Case(
-        messages=_on("fc.bias", AllReduce(topology="levels")),
+        messages=_on("fc.bias", Sharded(topology="levels")),
         backend="nccl",
-        problem="messages[0].synchroniser.topology: levels on nccl (native only: it has no tags)",
+        problem="messages[0].synchroniser.topology: levels on nccl (no tags: native, or levels of an all-reduce)",
     ),
     "levels under a codec that gathers": Case(
         messages=_on("fc.bias", AllReduce(topology="levels"), codec=Sign()),
@@ -258,7 +258,7 @@ BROKEN = {
     "topology without tags": Case(
         messages=_on("fc.bias", AllReduce(topology="ring")),
         backend="nccl",
-        problem="messages[0].synchroniser.topology: ring on nccl (native only: it has no tags)",
+        problem="messages[0].synchroniser.topology: ring on nccl (no tags: native, or levels of an all-reduce)",
     ),
     "priority in a static order": Case(
         messages=_on("fc.bias", priority=1),
