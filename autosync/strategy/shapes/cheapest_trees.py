@@ -123,10 +123,11 @@ class CheapestTrees:
 
     def _without_idle_servers(self, parents: Integers, root: int) -> Integers:
         """Leave out servers that nothing is sent to."""
-        while True:
+        while self._serves.any():
             has_children = np.isin(np.arange(len(parents)), parents[parents != np.arange(len(parents))])
             idle = self._serves & (parents != ABSENT) & ~has_children
             idle[root] = False
             if not idle.any():
-                return parents
+                break
             parents[idle] = ABSENT
+        return parents
