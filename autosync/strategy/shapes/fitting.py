@@ -37,6 +37,12 @@ _CLOSE_ENOUGH = 0.005
 _PATIENCE = 4
 """With pods, the search ends after so many rounds that gained less than this together."""
 
+_VARIATION = 0.5
+"""The standard deviation of the logarithms of varied prices."""
+
+_LEAST_PRICE = 0.1
+"""The price that varied prices add for links that are not full, all links together."""
+
 _NUM_UNITS = 2520
 _SMALLEST_SHARE = 1e-6
 
@@ -104,6 +110,7 @@ def _useful_candidates(links: TreeLinks, known: Iterable[_Candidate]) -> list[_C
     """Return candidates whose best shares are as good as those of all trees; with pods, nearly as good."""
     found: dict[tuple[Parents, Parents], _Candidate] = {}
     even = np.ones(len(links.rates)) / len(links.rates)
+    rng = np.random.default_rng(0)
     for candidate in [*known, *_cheapest(links, even), *_around_each_node(links)]:
         found.setdefault(candidate[:2], candidate)
     best = [math.inf]
@@ -117,6 +124,7 @@ def _useful_candidates(links: TreeLinks, known: Iterable[_Candidate]) -> list[_C
         least = min([float(one.seconds @ solution.prices) for one in new], default=solution.seconds)
         if least >= solution.seconds * (1 - _CLOSE_ENOUGH):
             break
+        new += _varied(links, solution.prices + _LEAST_PRICE * even, rng)
         found.update({one[:2]: one for one in new})
     return list(found.values())
 
@@ -148,13 +156,32 @@ def _around_each_node(links: TreeLinks) -> Iterable[_Candidate]:
         yield _candidate(links, parents, parents)
 
 
-def _cheapest(links: TreeLinks, prices: Floats) -> Iterable[_Candidate]:
+def _cheapest(links: TreeLinks, prices: Floats) -> list[_Candidate]:
     """Return for each root the cheapest trees under prices of links (for the seconds of each)."""
+    reduction, distribution = _both_ways(links, prices)
+    return [_candidate(links, reduction.to(root), distribution.to(root)) for root in range(links.num_nodes)]
+
+
+def _varied(links: TreeLinks, prices: Floats, rng: np.random.Generator) -> list[_Candidate]:
+    """Return for each root the cheapest trees under prices that differ by chance from root to root.
+
+    Under the same prices, the same nodes lead their racks in the trees to all roots. A good division needs all of them
+    as leaders, and without variation each round would add one.
+    """
+    found = []
+    for root in range(links.num_nodes):
+        noise = np.exp(_VARIATION * rng.standard_normal(len(prices)))
+        reduction, distribution = _both_ways(links, prices * noise)
+        found.append(_candidate(links, reduction.to(root), distribution.to(root)))
+    return found
+
+
+def _both_ways(links: TreeLinks, prices: Floats) -> tuple[TreesToRoots, TreesToRoots]:
+    """Return what finds cheap reduction trees and cheap distribution trees under prices of links."""
     cuts = np.cumsum([len(rates) for rates in links.by_kind[:-1]])
     out, into, leave, enter, inner_leave, inner_enter = np.split(prices / links.rates, cuts)
     reduction = _trees(links, TreePrices(out, into, leave, enter), inner_leave, inner_enter)
-    distribution = _trees(links, TreePrices(into, out, enter, leave), inner_enter, inner_leave)
-    return [_candidate(links, reduction.to(root), distribution.to(root)) for root in range(links.num_nodes)]
+    return reduction, _trees(links, TreePrices(into, out, enter, leave), inner_enter, inner_leave)
 
 
 def _trees(links: TreeLinks, prices: TreePrices, leave: Floats, enter: Floats) -> TreesToRoots:

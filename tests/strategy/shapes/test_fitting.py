@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.optimize
 
 from autosync.specs.calibration import Calibration, Estimate, NodeCalibration, RackCalibration
 from autosync.specs.cluster import ClusterSpec
@@ -62,6 +63,19 @@ def test_random_rates(seed: int) -> None:
     seconds = tree_seconds(found, fitted)
     assert bound_seconds(found, NUM_ELEMENTS * ITEM_BYTES) <= seconds * (1 + 1e-9)
     assert seconds <= 1.01 * tree_seconds(found, levels(found))
+
+
+def test_many_unlike_hosts_need_few_programmes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 hosts in eight racks with rates of their own: each linear programme takes a tenth of a second."""
+    rng, solved = random.Random(1), []
+    linprog = scipy.optimize.linprog
+    monkeypatch.setattr(scipy.optimize, "linprog", lambda **given: solved.append(1) or linprog(**given))
+    nodes = [node(f"n{one}", f"r{one % 8}", rng.uniform(0.3, 1.0), rng.uniform(0.3, 1.0)) for one in range(64)]
+    racks = [rack(f"r{place}", rng.uniform(1.0, 4.0), rng.uniform(1.0, 4.0)) for place in range(8)]
+    found = cluster(nodes, *racks)
+    seconds = tree_seconds(found, TreeShape(shares=fitted_shares(found, message_seconds=0.0)))
+    assert len(solved) < 15
+    assert seconds * 0.9 <= bound_seconds(found, NUM_ELEMENTS * ITEM_BYTES)
 
 
 def test_a_slow_host_leads_less() -> None:
