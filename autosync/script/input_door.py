@@ -7,7 +7,8 @@ mode.
 **What must stay the same.** Each rank gets the same batches, and draws the same random numbers, as without autosync.
 Batches come from the script's own sampler, so their order stays. Random numbers do not stay by themselves: each worker
 has a stream of its own, and another number of workers deals examples to other streams. So a dataset that draws random
-numbers is refused at its first batch (see `input_guard`, which has the other cases too).
+numbers is refused at its first batch (see `input_guard`, which has the other cases: what a dataset remembers, and what
+it asks about its worker).
 """
 
 from __future__ import annotations
@@ -110,7 +111,12 @@ def _with_settings(loader: DataLoader[Any], settings: InputSettings, change: str
     given: dict[str, Any] = {
         "num_workers": settings.num_workers,
         "prefetch_factor": settings.prefetch_factor if has_workers else None,
-        "worker_init_fn": GuardedStart(loader.worker_init_fn, settings.worker_threads, guard),
+        "worker_init_fn": GuardedStart(
+            loader.worker_init_fn,
+            settings.worker_threads,
+            guard,
+            is_guarded=settings.num_workers != loader.num_workers,
+        ),
     }
     if (settings.num_workers, settings.prefetch_factor) != (loader.num_workers, loader.prefetch_factor):
         given[sampler] = WatchedBatches(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
+from torch.utils.data import get_worker_info
 
 from autosync.errors import OperationError
+from autosync.script.own_state import attributes, changed_state, own_state
 from autosync.script.random_states import RandomStates
+from autosync.script.worker_questions import worker_questions
 
 _REMEDY = "leave `input` out of the bundle's strategy"
 
@@ -24,41 +27,67 @@ class InputChangesError(OperationError):
 
 
 class ExampleGuard:
-    """Refuses a batch if making it has drawn random numbers. Each worker has a copy."""
+    """Refuses a batch if its examples may depend on the number of workers. Each worker has a copy.
+
+    They may if making them draws random numbers, asks which worker this is, or changes what the dataset remembers.
+    """
 
     def __init__(self, dataset: object, collate: Callable[[Any], Any], change: str) -> None:
-        self._holders = (dataset, collate)
+        self._dataset, self._collate = dataset, collate
         self._change = change
         self._states: RandomStates | None = None
         self._before: list[Any] = []
+        self._own: dict[str, Any] = {}
+        self._num_questions = 0
 
     def begin(self) -> None:
         """Remember the states of this process: all that follows is work on examples."""
         # Here, in the process that makes the batches: a dataset may make its generators in its workers.
-        self._states = self._states or RandomStates(*self._holders)
+        self._states = self._states or RandomStates(self._dataset, self._collate)
         self._before = self._states.now()
+        self._own = own_state(self._dataset)
+        self._num_questions = worker_questions().count
 
     def check(self) -> None:
-        """Raise if random numbers were drawn since the last call of this object."""
+        """Raise if examples since the last call of `begin` may depend on the number of workers."""
         assert self._states is not None, "it has begun"
-        now = self._states.now()
-        if now != self._before:
-            raise InputChangesError(
-                f"the dataset draws random numbers, and these depend on the number of workers: {self._change} "
-                f"({_REMEDY})"
-            )
+        if self._states.now() != self._before:
+            self._refuse("draws random numbers, and these depend on the number of workers")
+        if worker_questions().count != self._num_questions:
+            self._refuse("asks which worker makes an example (get_worker_info), and others would")
+        changed = changed_state(self._own, own_state(self._dataset))
+        if changed is not None:
+            self._refuse(f"changes itself while it makes examples ({changed}), and each worker has a copy of its own")
+
+    def start_worker(self, own: Callable[[int], None], worker: int) -> None:
+        """Call the script's own function that prepares a worker; it must not change what the dataset remembers."""
+        info = get_worker_info()
+        assert info is not None, "it is called in a worker"
+        before = own_state(info.dataset)
+        own(worker)
+        changed = changed_state(before, own_state(info.dataset))
+        if changed is not None:
+            self._refuse(f"is changed for each worker by worker_init_fn ({changed}), and the workers are others")
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise InputChangesError(f"the dataset {reason}: {self._change} ({_REMEDY})")
 
 
 class GuardedStart:
-    """Prepares a worker: as the script does, then the threads."""
+    """Prepares a worker: as the script does, then the threads. With as many workers as before, the script is free."""
 
-    def __init__(self, own: Callable[[int], None] | None, num_threads: int, guard: ExampleGuard) -> None:
+    def __init__(
+        self, own: Callable[[int], None] | None, num_threads: int, guard: ExampleGuard, *, is_guarded: bool
+    ) -> None:
         self._own = own
         self._num_threads = num_threads
         self._guard = guard
+        self._is_guarded = is_guarded
 
     def __call__(self, worker: int) -> None:
-        if self._own is not None:
+        if self._own is not None and self._is_guarded:
+            self._guard.start_worker(self._own, worker)
+        elif self._own is not None:
             self._own(worker)
         torch.set_num_threads(self._num_threads)
         self._guard.begin()
@@ -99,7 +128,7 @@ class WatchedBatches:
 
     def __iter__(self) -> Iterator[Any]:
         batches, is_first = iter(self._own), True
-        copied = _attributes(self._dataset)
+        copied = _identities(self._dataset)
         while True:
             before = self._states.now()
             try:
@@ -111,7 +140,7 @@ class WatchedBatches:
                     f"the sampler draws random numbers between batches, earlier or later than with the script's "
                     f"settings: {self._change} ({_REMEDY})"
                 )
-            changed = next((name for name, one in _attributes(self._dataset).items() if copied.get(name) != one), None)
+            changed = next((name for name, one in _identities(self._dataset).items() if copied.get(name) != one), None)
             if self._is_copied and changed is not None:
                 raise InputChangesError(
                     f"the script changes its dataset ({changed}) while it reads it, and workers would not see that: "
@@ -122,13 +151,6 @@ class WatchedBatches:
             yield batch
 
 
-def _attributes(dataset: object) -> dict[str, int]:
-    """Return which objects the attributes of a dataset are, with those of the datasets that it wraps."""
-    found: dict[str, int] = {}
-    prefix, seen = "", set[int]()
-    while dataset is not None and id(dataset) not in seen:
-        seen.add(id(dataset))
-        held = getattr(dataset, "__dict__", {})
-        found |= {f"{prefix}{name}": id(value) for name, value in held.items()}
-        prefix, dataset = f"{prefix}dataset.", held.get("dataset")
-    return found
+def _identities(dataset: object) -> dict[str, int]:
+    """Return which objects the attributes of a dataset are."""
+    return {name: id(value) for name, value in attributes(dataset).items()}

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
+from torch.utils.data._utils import worker as torch_worker
 
 import autosync
 from autosync.script.input_door import InputDoor
@@ -33,7 +34,8 @@ class Numbers(Dataset[Any]):
 
     def __getitem__(self, number: int) -> tuple[int, int, int]:
         self.draw()
-        worker = get_worker_info()
+        # Not by get_worker_info, which is refused.
+        worker = torch_worker._worker_info
         return number, -1 if worker is None else worker.id, torch.get_num_threads()
 
 
@@ -106,6 +108,75 @@ def test_a_dataset_that_draws_random_numbers_is_refused(
     assert "Traceback" not in str(caught.value)
     # With as many workers as the script has, each worker's numbers are the same.
     assert through(DataLoader(dataset, batch_size=3, num_workers=2))
+
+
+class Remembering(Numbers):
+    """Keeps something of each example in its own memory."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(getattr(self, what))
+        self.kept: dict[int, int] = {}
+        self.file: object = None
+        self.sums = torch.zeros(1)
+
+    def counts(self) -> None:
+        self.note += 1
+
+    def caches(self) -> None:
+        self.kept[len(self.kept)] = 1
+
+    def adds_up(self) -> None:
+        self.sums += 1
+
+    def opens(self) -> None:
+        self.file = self.file or object()
+
+
+@pytest.mark.parametrize(("what", "attribute"), [("counts", "note"), ("caches", "kept"), ("adds_up", "sums")])
+@pytest.mark.parametrize("wrap", [lambda one: one, lambda one: torch.utils.data.Subset(one, range(NUM_EXAMPLES))])
+def test_a_dataset_that_remembers_examples_is_refused(
+    through: Any, what: str, attribute: str, wrap: Callable[[Any], Any]
+) -> None:
+    for own, settings in ((0, WORKERS), (1, InputSettings(num_workers=0))):
+        loader = DataLoader(wrap(Remembering(what)), batch_size=3, num_workers=own)
+        with pytest.raises(
+            InputChangesError, match=rf"changes itself while it makes examples \((dataset\.)?{attribute}"
+        ):
+            through(loader, settings)
+    assert through(DataLoader(Remembering(what), batch_size=3, num_workers=2))
+
+
+def test_a_dataset_may_open_its_file_with_its_first_example(through: Any) -> None:
+    assert len(through(DataLoader(Remembering("opens"), batch_size=3))) == 4
+
+
+@pytest.mark.parametrize(("own", "settings"), [(0, WORKERS), (1, WORKERS), (1, InputSettings(num_workers=0))])
+def test_a_dataset_that_asks_for_its_worker_is_refused(through: Any, own: int, settings: InputSettings) -> None:
+    dataset = Numbers(get_worker_info)
+    with pytest.raises(InputChangesError, match=r"the dataset asks which worker makes an example"):
+        through(DataLoader(dataset, batch_size=3, num_workers=own), settings)
+    assert through(DataLoader(dataset, batch_size=3, num_workers=2))
+
+
+def _note_worker(worker: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    info.dataset.note = worker + 1
+
+
+def _open_file(_worker: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    info.dataset.file = object()
+
+
+def test_a_worker_init_fn_that_gives_each_worker_another_dataset_is_refused(through: Any) -> None:
+    loader = DataLoader(Numbers(), batch_size=3, num_workers=1, worker_init_fn=_note_worker)
+    with pytest.raises(InputChangesError, match=r"changed for each worker by worker_init_fn \(note\)"):
+        through(loader)
+    assert through(DataLoader(Numbers(), batch_size=3, num_workers=2, worker_init_fn=_note_worker))
+    opened = DataLoader(Remembering("opens"), batch_size=3, num_workers=1, worker_init_fn=_open_file)
+    assert through(opened)
 
 
 class Late(Sampler[int]):
