@@ -12,12 +12,12 @@ import torch.distributed as dist
 
 from autosync.errors import OperationError
 from autosync.inputs.fairness import MIN_MEASUREMENTS
+from autosync.specs.rank_variables import NODE_VARIABLE
 
 NUM_WINDOWS = 10
 """Reads become so many rates, one after the other, so that their noise shows."""
 
 _NAME_BYTES = 128
-_NODE_VARIABLE = "AUTOSYNC_NODE"
 
 Read = tuple[int, float]
 """The bytes that a step's examples took, and the seconds of all requests for them."""
@@ -62,5 +62,5 @@ def rates_of_hosts(rates: Sequence[float], group: dist.ProcessGroup | None = Non
 
 def _host_name() -> bytes:
     """Return the name of this rank's node, as the launcher gave it, or else its host name."""
-    name = os.environ.get(_NODE_VARIABLE) or socket.gethostname()
+    name = os.environ.get(NODE_VARIABLE) or socket.gethostname()
     return name.encode()[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from autosync import documents
 from autosync.errors import InputError
-from autosync.strategy.bundle import BUNDLE_VARIABLE, Bundle, load_bundle, save_bundle
+from autosync.specs.rank_variables import BUNDLE_VARIABLE
+from autosync.strategy.bundle import Bundle, load_bundle, save_bundle
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.files import is_bundle, is_strategy, load_strategy, save_strategy
 from autosync.strategy.input_settings import InputSettings

@@ -8,14 +8,7 @@ from pathlib import Path
 from autosync.launchers.request import DEFAULT_PORT, Process, TrainingScript
 from autosync.specs.cluster import ClusterSpec, Rank
 from autosync.specs.launchers import launcher_traits
-
-NODE_VARIABLE = "AUTOSYNC_NODE"
-BUNDLE_VARIABLE = "AUTOSYNC_BUNDLE"
-
-
-def bundle_variable(number: int) -> str:
-    """Return the variable of a script's bundle by its number from 0: `AUTOSYNC_BUNDLE`, `AUTOSYNC_BUNDLE_2` …"""
-    return BUNDLE_VARIABLE if number == 0 else f"{BUNDLE_VARIABLE}_{number + 1}"
+from autosync.specs.rank_variables import NODE_VARIABLE
 
 
 def rank_environment(cluster: ClusterSpec, rank: Rank) -> dict[str, str]:

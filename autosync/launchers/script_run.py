@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autosync.launchers.environment import bundle_variable, python_of
+from autosync.launchers.environment import python_of
 from autosync.launchers.log_tail import LogTail, last_words
 from autosync.launchers.messages import exit_message, signal_name
 from autosync.launchers.request import Launcher, LaunchRequest, Process, ScriptLaunch, TrainingScript
 from autosync.signatures import SECRET_VARIABLE, draw_secret
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.launchers import LAUNCHERS
+from autosync.specs.rank_variables import bundle_variable
 
 POLL_SECONDS = 0.05
 CAUSE_SECONDS = 1.0

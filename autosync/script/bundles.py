@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 
 from autosync.errors import InputError, OperationError
-from autosync.launchers.environment import BUNDLE_VARIABLE, bundle_variable
 from autosync.plan.lowering import lower
 from autosync.runtime.checkpoints.state_kinds import variables_kept_apart
 from autosync.runtime.local.engine_updates import engine_updates
 from autosync.runtime.session.agreement import parameters_of
+from autosync.specs.rank_variables import BUNDLE_VARIABLE, bundle_variable
 from autosync.strategy.bundle import Bundle, load_bundle
 from autosync.strategy.shares import in_words
 

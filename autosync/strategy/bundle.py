@@ -22,6 +22,7 @@ from autosync.specs.model import SCHEMA_KIND as MODEL_KIND
 from autosync.specs.model import SCHEMA_VERSION as MODEL_VERSION
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import dump_model, format_model
+from autosync.specs.rank_variables import BUNDLE_VARIABLE
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.files import (
     BUNDLE_KIND,
@@ -35,9 +36,6 @@ from autosync.strategy.files import (
 from autosync.strategy.representation import Strategy
 
 T = TypeVar("T")
-
-BUNDLE_VARIABLE = "AUTOSYNC_BUNDLE"
-"""The environment variable with the path of the bundle that a script trains with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,10 +24,10 @@ import torch._functorch.aot_autograd
 
 import autosync.script.door
 from autosync import run as door_main
-from autosync.launchers.environment import bundle_variable
 from autosync.script.program import MainProgram
 from autosync.script.switching_door import SwitchingDoor
 from autosync.specs.model_file import dump_model
+from autosync.specs.rank_variables import bundle_variable
 from autosync.strategy.bundle import Bundle, load_bundle
 
 NUM_RANKS = 2
