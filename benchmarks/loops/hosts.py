@@ -1,0 +1,66 @@
+"""How loops with inexact tables scale: topics of documents and logistic regression on one, two and four hosts.
+
+    python benchmarks/loops/hosts.py > hosts.json
+
+Each example runs on emulated hosts with links of one rate. A rank sleeps until its compute has taken a multiple of its
+processor time, so that four ranks fit a few cores. The exit code is 1 unless the likelihood after each epoch is within
+1 % of one host's, on two hosts and on four.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autosync.loops.schedules import ScheduleChoice
+
+sys.path.append(str(Path(__file__).parents[2]))
+from benchmarks.clusters import emulated
+from benchmarks.loops.time_to_loss import epochs_of
+from benchmarks.shared import parser_of, report, run, tell
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "loops"
+MOST_OFF = 0.01
+
+
+def main() -> int:
+    parser = parser_of(__doc__)
+    parser.add_argument("--megabits", type=float, default=500.0, help="the rate of links")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--dilation", type=float, default=100.0, help="how many times its processor time compute takes")
+    options = parser.parse_args()
+    found = {}
+    for name in ("topics", "logistic_regression"):
+        runs = {}
+        for count in (1, 2, 4):
+            tell(f"{name} on {count} hosts")
+            cluster, target = emulated(*[options.megabits] * count), EXAMPLES / f"{name}.py"
+            runs[count] = epochs_of(ScheduleChoice(), cluster, options.epochs, options.dilation, target)
+        found[name] = compared(name, runs)
+    document = {"megabits": options.megabits, "dilation": options.dilation, "loops": found}
+    return report(document, holds=all(one["most_off"] <= MOST_OFF for one in found.values()))
+
+
+def compared(name: str, runs: Mapping[int, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return how far likelihoods are from one host's, and how many times as fast epochs are as there."""
+    alone = runs[1]
+    off = {
+        count: max(
+            abs(likelihood(name, one) / likelihood(name, other) - 1) for one, other in zip(run, alone, strict=True)
+        )
+        for count, run in runs.items()
+    }
+    speedups = {count: alone[-1]["seconds"] / run[-1]["seconds"] for count, run in runs.items()}
+    return {"off": off, "most_off": max(off.values()), "speedups": speedups, "runs": runs}
+
+
+def likelihood(name: str, epoch: Mapping[str, Any]) -> float:
+    """Return the mean log-likelihood after an epoch. The loss of topics is a perplexity, its exponential."""
+    return -math.log(epoch["loss"]) if name == "topics" else -float(epoch["loss"])
+
+
+if __name__ == "__main__":
+    run(main)
