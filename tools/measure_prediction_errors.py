@@ -2,9 +2,11 @@
 
     python tools/measure_prediction_errors.py                 # writes datasets/prediction_errors.json
     python tools/measure_prediction_errors.py --records STORE -o FILE.json
+    python tools/measure_prediction_errors.py --points FOLDER   # with the points of scaling_prediction.py, too
 
 No simulator sees a trial first. Each model on each cluster gives its trials of stock DDP and, if it has five strategies
-or more, the three that are predicted to be fastest. Prints one JSON document: the spread of errors.
+or more, the three that are predicted to be fastest. With `--points`, the measurements of the benchmark of scaling count
+too. Prints one JSON document: the spread of errors.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +35,22 @@ from autosync.scaling.errors import (
     shipped_file,
     write_errors,
 )
+from autosync.scaling.extension import extended
 from autosync.search.candidates import default_as_strategy, strategy_of
 from autosync.simulators.analytical.simulator import AnalyticalSimulator
 from autosync.simulators.interface import Simulator
 from autosync.simulators.learned.priors import lots_of_records
 from autosync.simulators.learned.rehearsal import rehearsed
+from autosync.simulators.shared.costs import usual_costs
 from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.costs import Costs
 from autosync.specs.model import ModelSpec
+from autosync.specs.model_file import load_model
 from autosync.strategy.representation import Strategy
 
 sys.path.append(str(Path(__file__).parents[1]))
+from benchmarks.scaling_prediction.points import PointFolder, best_at
 from benchmarks.shared import parser_of, tell
 
 NUM_FASTEST = 3
@@ -60,18 +67,21 @@ def main() -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--records", type=Path, default=SHIPPED, help="a store or a dataset folder")
     parser.add_argument("-o", "--output", type=Path, default=shipped_file())
+    parser.add_argument("--points", type=Path, nargs="+", default=(), help="folders of scaling_prediction.py")
     options = parser.parse_args()
     source = Dataset(options.records)
-    found = measure(list(flag_drift(source.records(tell))), source.specs())
+    found = measure(list(flag_drift(source.records(tell))), source.specs(), list(map(PointFolder, options.points)))
     write_errors(options.output, found)
     print(json.dumps([_summary(group) for group in found.groups], indent=2))
     return 0
 
 
-def measure(records: Sequence[Record], specs: Sequence[Spec]) -> MeasuredErrors:
-    """Return the errors of the simulators on undisturbed records."""
+def measure(records: Sequence[Record], specs: Sequence[Spec], folders: Sequence[PointFolder] = ()) -> MeasuredErrors:
+    """Return the errors of the simulators on undisturbed records and points."""
     groups: Groups = defaultdict(list)
     clusters = _stock_errors(records, specs, groups)
+    for folder in folders:
+        clusters += _point_errors(folder, groups)
     for lot in lots_of_records(records, specs):
         tell(f"{lot.model.name} on {lot.cluster.name}")
         strategies = [strategy_of(record) for record in lot.records]
@@ -116,6 +126,40 @@ def _stock_errors(records: Iterable[Record], specs: Iterable[Spec], groups: Grou
     return list(clusters.values())
 
 
+def _point_errors(folder: PointFolder, groups: Groups) -> list[ClusterSpec]:
+    """Add the errors of the points of a folder; return their clusters."""
+    clusters = []
+    for target in folder.targets():
+        tell(f"points of {target.name}")
+        model, probed, prediction = load_model(target.model), folder.probed(target.megabits), folder.prediction(target)
+        assert probed is not None, "the hosts were probed before anything was predicted"
+        assert prediction is not None, "targets have predictions"
+        for hosts in folder.hosts(target):
+            cluster, costs = extended(probed, hosts), usual_costs(probed)
+            clusters.append(cluster)
+            point = folder.point(target, hosts) or {}
+            simulators = list(_simulators(model, cluster, costs))
+            cases: list[tuple[Subject, Strategy | None, Mapping[str, Any] | None]] = [
+                ("stock DDP", default_as_strategy(model, cluster).strategy, point["stock_ddp"]),
+                ("fastest", best_at(prediction, hosts), point["best"]),
+            ]
+            for subject, strategy, measured in cases:
+                for name, error in _errors(simulators, strategy, measured):
+                    groups[name, subject, has_equal_links(cluster)].append(error)
+    return clusters
+
+
+def _errors(
+    simulators: Iterable[Simulator], strategy: Strategy | None, measured: Mapping[str, Any] | None
+) -> Iterator[tuple[str, float]]:
+    """Yield each simulator's name and error, unless the measurement failed or was disturbed."""
+    if strategy is None or measured is None or measured["flags"]:
+        return
+    for simulator in simulators:
+        (predicted,) = simulator.predict([strategy])
+        yield simulator.name, float(np.log(measured["seconds"] / predicted.seconds))
+
+
 def _add_fastest(
     groups: Groups, model: ModelSpec, cluster: ClusterSpec, strategies: Sequence[Strategy], seconds: Any
 ) -> None:
@@ -128,9 +172,9 @@ def _add_fastest(
         ).tolist()
 
 
-def _simulators(model: ModelSpec, cluster: ClusterSpec) -> Iterator[Simulator]:
-    yield TimelineSimulator(model, cluster)
-    yield AnalyticalSimulator(model, cluster)
+def _simulators(model: ModelSpec, cluster: ClusterSpec, costs: Costs | None = None) -> Iterator[Simulator]:
+    yield TimelineSimulator(model, cluster, costs=costs)
+    yield AnalyticalSimulator(model, cluster, costs=costs)
 
 
 def _summary(group: ErrorGroup) -> dict[str, Any]:

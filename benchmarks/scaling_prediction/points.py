@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from autosync import jsonio
+from autosync.documents import without_file
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster, save_cluster
+from autosync.strategy.files import parse_strategy
+from autosync.strategy.representation import Strategy
 
 KINDS = ("stock_ddp", "best")
 
@@ -51,6 +54,19 @@ class PointFolder:
     def keep_prediction(self, target: Target, prediction: Mapping[str, Any]) -> None:
         jsonio.write_json(self._prediction(target), prediction)
 
+    def targets(self) -> list[Target]:
+        """Return the targets that have a prediction."""
+        found = []
+        for path in sorted(self.path.glob("*-predicted.json")):
+            model = json.loads(path.read_text(encoding="utf-8"))["model"]
+            found.append(Target(model, float(path.stem.split("-")[-2])))
+        return found
+
+    def hosts(self, target: Target) -> list[int]:
+        """Return the numbers of hosts on which a target was measured."""
+        prediction = self.prediction(target) or {"sizes": []}
+        return [size["nodes"] for size in prediction["sizes"] if self._point(target, size["nodes"]).is_file()]
+
     def point(self, target: Target, hosts: int) -> dict[str, Any] | None:
         """Return the measurements on some hosts; None if there are none yet."""
         path = self._point(target, hosts)
@@ -67,6 +83,13 @@ class PointFolder:
 
     def _point(self, target: Target, hosts: int) -> Path:
         return self.path / f"{target.name}-on-{hosts}.json"
+
+
+def best_at(prediction: Mapping[str, Any], hosts: int) -> Strategy | None:
+    """Return the strategy that was found for some hosts; None if stock DDP was not predicted to be slower."""
+    (size,) = (one for one in prediction["sizes"] if one["nodes"] == hosts)
+    found = size["best"]["strategy"]
+    return None if found is None else parse_strategy(without_file(found))
 
 
 def figures_of(folder: PointFolder, targets: Sequence[Target], hosts: Sequence[int]) -> list[dict[str, Any]]:

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from autosync.documents import without_file
 from autosync.errors import AutosyncError
 from autosync.plan.bundling import bundled
 from autosync.scaling.extension import extended
@@ -29,7 +28,6 @@ from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model
 from autosync.strategy.emit.settings import as_it_ships
-from autosync.strategy.files import parse_strategy
 from autosync.trials.compare import Design, compare
 from autosync.trials.contestant import Contestant
 from autosync.trials.probe.run import probe
@@ -37,7 +35,7 @@ from autosync.trials.service import TrialService
 
 sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.clusters import MEGABIT
-from benchmarks.scaling_prediction.points import KINDS, PointFolder, Target, figures_of
+from benchmarks.scaling_prediction.points import KINDS, PointFolder, Target, best_at, figures_of
 from benchmarks.shared import parser_of, report, run, tell
 
 MODELS = ("resnet20@x4", "densenet121", "inception_v3", "resnet50", "resnet101", "bert_small", "transformer")
@@ -105,11 +103,10 @@ def _measured(
     """Measure stock DDP and the strategy that was found in turn; a failure is kept as such."""
     prediction = folder.prediction(target)
     assert prediction is not None, "what is predicted is measured"
-    (size,) = (one for one in prediction["sizes"] if one["nodes"] == len(cluster.nodes))
+    strategy = best_at(prediction, len(cluster.nodes))
     stock = Contestant(name="stock_ddp", ddp=as_it_ships(model, is_replayed=True))
     best = replace(stock, name="best")
-    if size["best"]["strategy"] is not None:
-        strategy = parse_strategy(without_file(size["best"]["strategy"]))
+    if strategy is not None:
         best = Contestant(name="best", bundle=bundled(strategy, model, cluster))
     # What was probed does not change what the testbed emulates.
     emulated = replace(cluster, calibration=None)
@@ -134,7 +131,7 @@ def _measured(
         for name, one in found.measurements.items()
     }
     # If nothing faster was found, both are stock DDP, which makes one point.
-    return measured if size["best"]["strategy"] is not None else {**measured, "best": None}
+    return measured if strategy is not None else {**measured, "best": None}
 
 
 def results(rows: Sequence[Mapping[str, Any]], predictions: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
