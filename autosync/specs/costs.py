@@ -8,7 +8,8 @@ has no figures of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from typing import Any
 
 ANY_RATE = 1e9
 """The elements a second of local work of a kind that has no rate."""
@@ -49,7 +50,8 @@ class ProcessorCosts:
 
     def times(self, factor: float) -> ProcessorCosts:
         """Return the costs of a processor that needs so many times as long for everything."""
-        return replace(self, **{one.name: _times(getattr(self, one.name), factor) for one in fields(self)})
+        found: dict[str, Any] = {one.name: _times(getattr(self, one.name), factor) for one in fields(self)}
+        return ProcessorCosts(**found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
