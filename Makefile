@@ -20,12 +20,12 @@ export PIP_ROOT_USER_ACTION := ignore
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --progress-bar off --retries 5 --constraint constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint typing kernels pytest fulltest postgresql dashboard object-store test-launchers models-suite test-versions wheel-test mutations ddp-suite scripts-suite format gallery docs clean
+.PHONY: help setup demo test lint typing kernels pytest fulltest postgresql dashboard object-store browser test-launchers models-suite test-versions wheel-test mutations ddp-suite scripts-suite format gallery docs clean
 
 help:
 	@echo 'make demo        tune a shipped model on an emulated cluster, and write a report about it'
 	@echo 'make test        lint, type-check and test: what CI runs'
-	@echo 'make fulltest    the same with the slow tests, PostgreSQL among them, which it installs'
+	@echo 'make fulltest    the same with the slow tests; it installs PostgreSQL and Chromium for them'
 	@echo 'make test-launchers  install what the launchers need (sshd, Slurm, Ray) and test each with the real thing'
 	@echo 'make models-suite    install real models and train them under stock DDP and under strategies (half an hour)'
 	@echo 'make test-versions  run the tests with the oldest and newest torch and Python that are promised (an hour and more)'
@@ -54,7 +54,7 @@ demo: $(STAMP)
 
 test: lint typing pytest
 
-fulltest: lint typing postgresql dashboard object-store kernels
+fulltest: lint typing postgresql dashboard object-store browser kernels
 	$(BIN)/python -m pytest -m '' -n $(JOBS) --quiet
 
 # For the test in which two tuners share a study there; it starts a server of its own.
@@ -69,6 +69,12 @@ postgresql: $(STAMP)
 dashboard: $(STAMP)
 	@$(BIN)/python -c 'import optuna_dashboard' 2>/dev/null || $(PIP_INSTALL) --no-build-isolation --editable '.[dashboard]' \
 		|| echo 'optuna-dashboard cannot be installed here: its test will be skipped'
+
+# For the tests that open reports in a real browser.
+browser:
+	@command -v chromium chromium-browser google-chrome >/dev/null || { apt-get update -qq \
+		&& RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } \
+		|| echo 'Chromium cannot be installed here: the tests of reports in a browser will be skipped'
 
 # For the tests that read shards from a real server of S3's protocol.
 object-store: $(STAMP)

@@ -11,6 +11,7 @@ as LIBMF.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import sys
 import time
@@ -62,7 +63,9 @@ def main() -> int:
 def libmf_seconds(ratings: Any, width: int, num_epochs: int) -> float:
     """Return the seconds that LIBMF takes for some epochs on one thread, with its preparations."""
     try:
-        from libmf import mf
+        # It tells where its library is.
+        with contextlib.redirect_stdout(sys.stderr):
+            from libmf import mf
     except ImportError:
         raise OperationError("LIBMF is not installed (python -m pip install libmf)") from None
     triples = np.stack([ratings["user"], ratings["item"], ratings["stars"]], axis=1).astype(np.float32)
