@@ -117,7 +117,9 @@ class TreeLstm:
 
     def __init__(self, dynet: Any, task: GraphTask, width: int) -> None:
         self._dynet, self._width = dynet, width
-        held, leaf, inner = dynet.ParameterCollection(), "functions.leaf_vertex", "functions.inner_vertex"
+        leaf, inner = "functions.leaf_vertex", "functions.inner_vertex"
+        # DyNet frees the parameters of a collection that nobody holds.
+        held = self._held = dynet.ParameterCollection()
         weights = {name: one.detach().numpy() for name, one in task.model.named_parameters()}
         self._words = held.lookup_parameters_from_numpy(weights[f"{leaf}.words.weight"])
         places = {"leaf": f"{leaf}.gates", "inner": f"{inner}.gates", "labels": f"{leaf}.classifier"}
