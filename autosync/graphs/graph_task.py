@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from autosync.errors import InputError, Problem
 from autosync.graphs.input_graph import InputGraph
 from autosync.graphs.vertex_model import VertexModel
+from autosync.specs.task import Task
 
 GraphLoss = Callable[[torch.Tensor, Sequence[InputGraph]], torch.Tensor]
 
@@ -40,6 +42,25 @@ class GraphTask:
             problems.append(Problem(what=f"batch size {self.batch_size}", rule="at least 1", path=("batch_size",)))
         if problems:
             raise InputError(problems)
+
+    def task(self, optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]) -> Task:
+        """Return the training of this model: each rank draws random examples, and steps use the model's policy."""
+        return Task(
+            model=lambda: copy.deepcopy(self.model),
+            batch=self._drawn,
+            loss=lambda model, graphs: self.loss(model(graphs), graphs),
+            optimizer=optimizer,
+            batch_size=self.batch_size,
+        )
+
+    def _drawn(self, generator: torch.Generator) -> list[InputGraph]:
+        """Return the examples of a batch: different ones, if there are as many."""
+        count = len(self.graphs)
+        if count >= self.batch_size:
+            chosen = torch.randperm(count, generator=generator)[: self.batch_size]
+        else:
+            chosen = torch.randint(count, (self.batch_size,), generator=generator)
+        return [self.graphs[number] for number in chosen.tolist()]
 
     def batches(self, num_batches: int, batch_size: int | None = None) -> list[list[InputGraph]]:
         """Return the first batches, the last one perhaps smaller. Examples are taken in their given order."""

@@ -4,6 +4,7 @@ The trees are synthetic. Their sizes are those of a treebank of film reviews: ab
 hidden mood, and some words negate the phrase to their right.
 
     autosync graph analyse examples/graphs/tree_lstm.py
+    autosync tune examples/graphs/tree_lstm.py --cluster 4-hosts
     python examples/graphs/tree_lstm.py
 """
 
@@ -109,6 +110,11 @@ def graph_task(width=128):
     moods = [chance.gauss(0, 1) for _ in range(NUM_WORDS)]
     graphs = [sentence(chance, moods) for _ in range(NUM_EXAMPLES)]
     return GraphTask(model=tree_lstm(width), graphs=graphs, loss=loss, batch_size=64)
+
+
+def task():
+    """Return the training, for `autosync profile` and `autosync tune`."""
+    return graph_task().task(lambda parameters: torch.optim.Adam(parameters, lr=0.01))
 
 
 def main():
