@@ -29,7 +29,7 @@ def num_examples(batch: Any) -> int:
         raise _indivisible("it has a tensor without axes")
     counts = sorted({len(tensor) for tensor in tensors})
     if len(counts) > 1:
-        raise _indivisible(f"the first axes of its tensors have {' and '.join(map(str, counts))} entries")
+        raise _indivisible(f"the first axes of its tensors have {counts[0]} to {counts[-1]} entries")
     return counts[0]
 
 
