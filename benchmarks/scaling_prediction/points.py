@@ -46,6 +46,13 @@ class PointFolder:
     def keep_probed(self, megabits: float, cluster: ClusterSpec) -> None:
         save_cluster(self._probe(megabits), cluster)
 
+    def pace(self, megabits: float) -> float:
+        """Return the seconds of a fixed computation when hosts with links of this rate were probed."""
+        return float(json.loads(self._pace(megabits).read_text(encoding="utf-8")))
+
+    def keep_pace(self, megabits: float, seconds: float) -> None:
+        jsonio.write_text(self._pace(megabits), json.dumps(seconds))
+
     def prediction(self, target: Target) -> dict[str, Any] | None:
         """Return a target's prediction; None if there is none yet."""
         path = self._prediction(target)
@@ -77,6 +84,9 @@ class PointFolder:
 
     def _probe(self, megabits: float) -> Path:
         return self.path / f"probed-{megabits:g}.yaml"
+
+    def _pace(self, megabits: float) -> Path:
+        return self.path / f"pace-{megabits:g}.json"
 
     def _prediction(self, target: Target) -> Path:
         return self.path / f"{target.name}-predicted.json"

@@ -7,6 +7,7 @@ python benchmarks/scaling_prediction/scaling_prediction.py report --folder scali
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import tempfile
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from autosync.errors import AutosyncError
 from autosync.plan.bundling import bundled
@@ -30,6 +32,7 @@ from autosync.specs.model_file import load_model
 from autosync.strategy.emit.settings import as_it_ships
 from autosync.trials.compare import Design, compare
 from autosync.trials.contestant import Contestant
+from autosync.trials.probe.collectives import compute
 from autosync.trials.probe.run import probe
 from autosync.trials.service import TrialService
 
@@ -46,6 +49,8 @@ MOST_MEDIAN_ERROR = 0.04
 COVERAGE = (0.82, 0.97)
 LEAST_KNEES_RIGHT = 0.9
 MOST_SECONDS = 120.0
+MOST_PACE_CHANGE = 0.15
+"""Processors whose pace changes by more have other neighbours on their machine than while it was probed."""
 
 
 def main() -> int:
@@ -77,6 +82,7 @@ def measure(folder: PointFolder, targets: Sequence[Target], options: argparse.Na
         if cluster is None:
             tell(f"probing two hosts at {target.megabits:g} Mbit/s")
             cluster = probe(two_hosts(target.megabits)).cluster
+            folder.keep_pace(target.megabits, pace_seconds())
             folder.keep_probed(target.megabits, cluster)
         if folder.prediction(target) is None:
             tell(f"predicting {target.name}")
@@ -87,6 +93,16 @@ def measure(folder: PointFolder, targets: Sequence[Target], options: argparse.Na
             if folder.point(target, hosts) is None and time.monotonic() < deadline:
                 tell(f"measuring {target.name} on {hosts} hosts")
                 folder.keep_point(target, hosts, _measured(folder, target, model, extended(cluster, hosts), options))
+
+
+def pace_seconds() -> float:
+    """Return the seconds of a fixed computation on one thread. They show how fast the processors are at the moment."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return statistics.median(compute(200))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def two_hosts(megabits: float) -> ClusterSpec:
@@ -110,6 +126,7 @@ def _measured(
         best = Contestant(name="best", bundle=bundled(strategy, model, cluster))
     # What was probed does not change what the testbed emulates.
     emulated = replace(cluster, calibration=None)
+    pace = pace_seconds() / folder.pace(target.megabits)
     try:
         with (
             tempfile.TemporaryDirectory() as logs,
@@ -127,6 +144,7 @@ def _measured(
             "high": one.high_seconds,
             "cpu_share": one.cpu_share,
             "flags": list(one.flags),
+            "pace": pace,
         }
         for name, one in found.measurements.items()
     }
@@ -154,6 +172,7 @@ def results(rows: Sequence[Mapping[str, Any]], predictions: Sequence[Mapping[str
         "knees_right": float(np.mean(knees)) if knees else None,
         "most_seconds": max(seconds, default=None),
         "num_flagged": sum(bool(row["flags"]) for row in rows),
+        "num_at_another_pace": sum(abs(row["pace"] - 1) > MOST_PACE_CHANGE for row in rows),
     }
     return {**found, "holds": _holds(found), "points": list(rows)}
 

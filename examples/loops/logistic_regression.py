@@ -1,7 +1,7 @@
 """Sparse logistic regression: a record is a short list of words and a label, and each word has one weight.
 
 Any two records may share a word, so no schedule keeps the serial result. The weights are declared as buffered instead:
-each rank learns on a copy, and copies are merged after 50 records of each rank. This is data-parallel training.
+each rank learns on a copy, and copies are merged after 10 records of each rank. This is data-parallel training.
 
     autosync loop analyse examples/loops/logistic_regression.py
     autosync loop run examples/loops/logistic_regression.py --workers 2 --epochs 5
@@ -38,7 +38,7 @@ def loss(records, weights):
 
 @autosync.loop(
     records=texts,
-    tables={"weights": autosync.Table(shape=(NUM_WORDS,), updates="buffered", merge_every=50)},
+    tables={"weights": autosync.Table(shape=(NUM_WORDS,), updates="buffered", merge_every=10)},
     loss=loss,
 )
 def step(text, weights):

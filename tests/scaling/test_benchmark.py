@@ -12,7 +12,7 @@ from benchmarks.scaling_prediction.scaling_prediction import results, two_hosts
 def _row(hosts: int, seconds: float, predicted: float, *, model: str = "m") -> dict[str, Any]:
     forecast = {"value": predicted, "low": predicted * 0.95, "high": predicted * 1.05}
     head = {"model": model, "megabits": 1000.0, "hosts": hosts, "kind": "best"}
-    return {**head, "seconds": seconds, "flags": [], "predicted": forecast}
+    return {**head, "seconds": seconds, "flags": [], "pace": 1.0, "predicted": forecast}
 
 
 def test_figures_follow_from_points() -> None:
@@ -42,6 +42,8 @@ def test_the_folder_gives_back_what_it_keeps(tmp_path: Path) -> None:
     assert folder.prediction(target) is None
     assert folder.point(target, 3) is None
     folder.keep_probed(500.0, two_hosts(500.0))
+    folder.keep_pace(500.0, 0.0012)
+    assert folder.pace(500.0) == 0.0012
     assert folder.probed(500.0) == two_hosts(500.0)
     seconds = {"value": 0.1, "low": 0.09, "high": 0.11}
     sizes = [{"nodes": 3, "stock_ddp": {"step_seconds": seconds}, "best": {"step_seconds": seconds}}]
