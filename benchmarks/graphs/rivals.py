@@ -1,6 +1,6 @@
 """Measures a step of the example's Tree-LSTM here and under DyNet's automatic batching, on the same trees and weights.
 
-    python -m pip install dyNET38
+    python -m pip install --constraint constraints.txt --no-build-isolation '.[rivals]'
     python benchmarks/graphs/rivals.py > rivals.json
 
 Both run in turn in one process on one thread; times are processor times. A step is forward, loss and backward. Ours
@@ -60,7 +60,7 @@ def load_dynet() -> Any:
     try:
         import dynet_config
     except ImportError:
-        raise OperationError("DyNet is not installed (python -m pip install dyNET38)") from None
+        raise OperationError("DyNet is not installed (python -m pip install '.[rivals]')") from None
     dynet_config.set(mem=MEMORY_MEGABYTES, autobatch=1, random_seed=1)
     import dynet
 

@@ -1,6 +1,6 @@
 """How many ratings a second one rank of a compiled loop takes, beside LIBMF on the same ratings and one thread.
 
-    python -m pip install libmf
+    python -m pip install --constraint constraints.txt --no-build-isolation '.[rivals]'
     python benchmarks/loops/throughput.py > throughput.json
 
 Both factorise the ratings of ratings.py with factors of the same width, in turn: ours in double precision as the file
@@ -67,7 +67,7 @@ def libmf_seconds(ratings: Any, width: int, num_epochs: int) -> float:
         with contextlib.redirect_stdout(sys.stderr):
             from libmf import mf
     except ImportError:
-        raise OperationError("LIBMF is not installed (python -m pip install libmf)") from None
+        raise OperationError("LIBMF is not installed (python -m pip install '.[rivals]')") from None
     triples = np.stack([ratings["user"], ratings["item"], ratings["stars"]], axis=1).astype(np.float32)
     engine = mf.MF(k=width, nr_iters=num_epochs, nr_threads=1, quiet=True)
     began = time.perf_counter()

@@ -11,6 +11,8 @@ import pytest
 from packaging.requirements import Requirement
 
 _DISTRIBUTIONS = {
+    "dynet": {"dynet38"},
+    "dynet_config": {"dynet38"},
     "sklearn": {"scikit-learn"},
     "websocket": {"websocket-client"},
     "xdist": {"pytest-xdist"},
