@@ -32,7 +32,7 @@ def main() -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--megabits", type=float, default=500.0, help="the rate of links")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--dilation", type=float, default=100.0, help="how many times its processor time compute takes")
+    parser.add_argument("--dilation", type=float, default=4.0, help="how many times its processor time compute takes")
     options = parser.parse_args()
     found = {}
     for name in ("topics", "logistic_regression"):
