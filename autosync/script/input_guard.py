@@ -49,13 +49,14 @@ class ExampleGuard:
         self._num_questions = worker_questions().count
 
     def check(self) -> None:
-        """Raise if examples since the last call of `begin` may depend on the number of workers."""
+        """Raise if examples since the last call of this object may depend on the number of workers."""
         assert self._states is not None, "it has begun"
         if self._states.now() != self._before:
             self._refuse("draws random numbers, and these depend on the number of workers")
         if worker_questions().count != self._num_questions:
             self._refuse("asks which worker makes an example (get_worker_info), and others would")
-        changed = changed_state(self._own, own_state(self._dataset))
+        before, self._own = self._own, own_state(self._dataset)
+        changed = changed_state(before, self._own)
         if changed is not None:
             self._refuse(f"changes itself while it makes examples ({changed}), and each worker has a copy of its own")
 

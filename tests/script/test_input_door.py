@@ -125,6 +125,9 @@ class Remembering(Numbers):
     def caches(self) -> None:
         self.kept[len(self.kept)] = 1
 
+    def begins_late(self) -> None:
+        self.late = getattr(self, "late", 0) + 1
+
     def adds_up(self) -> None:
         self.sums += 1
 
@@ -132,7 +135,9 @@ class Remembering(Numbers):
         self.file = self.file or object()
 
 
-@pytest.mark.parametrize(("what", "attribute"), [("counts", "note"), ("caches", "kept"), ("adds_up", "sums")])
+@pytest.mark.parametrize(
+    ("what", "attribute"), [("counts", "note"), ("caches", "kept"), ("adds_up", "sums"), ("begins_late", "late")]
+)
 @pytest.mark.parametrize("wrap", [lambda one: one, lambda one: torch.utils.data.Subset(one, range(NUM_EXAMPLES))])
 def test_a_dataset_that_remembers_examples_is_refused(
     through: Any, what: str, attribute: str, wrap: Callable[[Any], Any]
