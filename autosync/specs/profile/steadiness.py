@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 
 from autosync.specs.model import Profiled
 from autosync.specs.profile.machine_load import MachineLoad
@@ -68,9 +69,14 @@ def profiled(taken: Sequence[float], step_seconds: float, load: MachineLoad) -> 
     low, high = (None, None) if interval is None else (min(interval[0], step_seconds), max(interval[1], step_seconds))
     return Profiled(
         num_steps=len(taken),
-        low_seconds=None if low is None else float(f"{low:.4g}"),
-        high_seconds=None if high is None else float(f"{high:.4g}"),
+        low_seconds=None if low is None else _rounded(low, ROUND_FLOOR),
+        high_seconds=None if high is None else _rounded(high, ROUND_CEILING),
         other_cpu_share=load.other_cpu_share,
         waited_share=load.waited_share,
         flags=(*(("busy_machine",) if load.is_busy else ()), *(("unsteady",) if is_unsteady else ())),
     )
+
+
+def _rounded(seconds: float, rounding: str) -> float:
+    """Return the end of an interval with four digits; rounding outwards keeps what lies within it within it."""
+    return float(Context(prec=4, rounding=rounding).create_decimal(repr(seconds)))

@@ -93,6 +93,17 @@ def test_the_step_is_within_its_interval() -> None:
     assert profiled([1.0] * 8, 1.02, UNKNOWN).high_seconds == 1.02
 
 
+@given(st.floats(min_value=1e-6, max_value=10), st.floats(min_value=0.5, max_value=2))
+def test_rounding_keeps_the_step_within_its_interval(taken: float, factor: float) -> None:
+    found = profiled([taken] * 8, taken * factor, UNKNOWN)
+    assert found.low_seconds is not None
+    assert found.high_seconds is not None
+    assert found.low_seconds <= min(taken, taken * factor)
+    assert max(taken, taken * factor) <= found.high_seconds
+    assert found.low_seconds == pytest.approx(min(taken, taken * factor), rel=1e-3)
+    assert found.high_seconds == pytest.approx(max(taken, taken * factor), rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("others", "waited", "is_busy"),
     [
