@@ -46,7 +46,6 @@ from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.costs import Costs
 from autosync.specs.model import ModelSpec
-from autosync.specs.model_file import load_model
 from autosync.strategy.representation import Strategy
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -131,7 +130,7 @@ def _point_errors(folder: PointFolder, groups: Groups) -> list[ClusterSpec]:
     clusters = []
     for target in folder.targets():
         tell(f"points of {target.name}")
-        model, probed, prediction = load_model(target.model), folder.probed(target.megabits), folder.prediction(target)
+        model, probed, prediction = target.load_model(), folder.probed(target.megabits), folder.prediction(target)
         assert probed is not None, "the hosts were probed before anything was predicted"
         assert prediction is not None, "targets have predictions"
         for hosts in folder.hosts(target):

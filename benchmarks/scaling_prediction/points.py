@@ -12,9 +12,12 @@ from autosync import jsonio
 from autosync.documents import without_file
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster, save_cluster
+from autosync.specs.model import ModelSpec
+from autosync.specs.model_file import load_model
 from autosync.strategy.files import parse_strategy
 from autosync.strategy.representation import Strategy
 
+MODELS = Path(__file__).parent / "models"
 KINDS = ("stock_ddp", "best")
 
 
@@ -29,6 +32,12 @@ class Target:
     def name(self) -> str:
         """The name of the target's files."""
         return f"{self.model.replace('@', '-')}-{self.megabits:g}"
+
+    def load_model(self) -> ModelSpec:
+        """Return the benchmark's own model of this name, or else the shipped one."""
+        stem, *suffix = self.model.split("@")
+        path = MODELS / f"{stem}.yaml"
+        return load_model("@".join([str(path), *suffix]) if path.is_file() else self.model)
 
 
 class PointFolder:
