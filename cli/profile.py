@@ -117,7 +117,7 @@ def describe(model: ModelSpec) -> str:
     if model.timeline.sizes:
         told = [f"{one.num_examples} in {units.format_time(one.seconds)}" for one in model.timeline.sizes]
         lines.append(f"forward and backward by examples: {', '.join(told)}")
-    lines += [*_trust_lines(model), *_cut_lines(model), ""]
+    lines += [*_trust_lines(model), *_cut_lines(model), *_graph_lines(model), ""]
     lines.append(f"optimizer: {_optimizer_words(model)}")
     if model.timeline.note:
         lines.append(f"times: {model.timeline.note}")
@@ -146,6 +146,29 @@ def _cut_lines(model: ModelSpec) -> list[str]:
     if timeline.mixes:
         lines.append(f"stages are not searched: {timeline.mixes}")
     return lines
+
+
+def _graph_lines(model: ModelSpec) -> list[str]:
+    """Return lines about a model whose graph changes: its examples, its batching policies, and how they can be dealt."""
+    graphs = model.graphs
+    if graphs is None:
+        return []
+    own, fastest = graphs.policies[0], min(graphs.policies, key=lambda one: one.seconds)
+    lines = [
+        f"an example has {_range(graphs.vertices)} vertices, and {_range(graphs.depths)} levels",
+        f"batching: {own.name} takes {units.format_time(own.seconds)}, and {fastest.name}, the fastest, "
+        f"{units.format_time(fastest.seconds)}",
+    ]
+    if graphs.undealt:
+        return [*lines, f"examples cannot be dealt by cost: {graphs.undealt}"]
+    told = [f"{one.by_count:.2f} and {one.by_cost:.2f} on {one.num_workers} ranks" for one in graphs.dealings]
+    return [*lines, f"the slowest rank takes so many times as long, dealt by count and by cost: {'; '.join(told)}"]
+
+
+def _range(numbers: Sequence[int]) -> str:
+    """Return a spread in words, of the least, the median, 90 % and the most."""
+    least, median, high, most = numbers
+    return f"{least} to {most} (median {median}, 90 %: {high})"
 
 
 def _trust_lines(model: ModelSpec) -> list[str]:

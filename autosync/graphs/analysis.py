@@ -16,6 +16,7 @@ from autosync.graphs.dealing import ExampleDeal
 from autosync.graphs.example_costs import DealComparison, StepCosts, compare_deals, measure_costs
 from autosync.graphs.graph_task import GraphTask
 from autosync.graphs.input_graph import InputGraph
+from autosync.graphs.policy import BatchingPolicy
 from autosync.strategy.wording import count, format_table
 
 
@@ -38,7 +39,7 @@ def analyse_graphs(
     if len(batches[0]) < num_ranks:
         what = f"a batch of {len(batches[0])} examples for {num_ranks} ranks"
         raise InputError(what, rule="every rank has at least one example", hint="choose a larger batch")
-    choice = choose_policy(task.model, batches, task.loss, num_rounds=num_rounds, measure_naive=True)
+    choice = choose_policy(task.model, batches, task.loss, num_rounds=num_rounds, also=[BatchingPolicy(order="naive")])
     before, task.model.policy = task.model.policy, choice.policy
     try:
         costs = measure_costs(task.model, batches[0], task.loss, num_rounds=num_rounds)

@@ -16,8 +16,7 @@ import torch
 
 from autosync.errors import InputError
 from autosync.graphs.graph_batch import join
-from autosync.graphs.graph_task import GraphLoss
-from autosync.graphs.input_graph import InputGraph
+from autosync.graphs.input_graph import GraphLoss, InputGraph
 from autosync.graphs.order_search import search_table
 from autosync.graphs.policy import BatchingPolicy
 from autosync.graphs.schedule import make_schedule
@@ -49,7 +48,7 @@ class PolicyTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyChoice:
-    """The fastest policy, and the measurements of all of them; naive execution is the first, if it was measured."""
+    """The fastest policy, and the measurements of all of them."""
 
     policy: BatchingPolicy
     timings: tuple[PolicyTiming, ...]
@@ -74,17 +73,19 @@ def choose_policy(
     loss: GraphLoss,
     *,
     num_rounds: int = 5,
-    measure_naive: bool = False,
+    also: Sequence[BatchingPolicy] = (),
 ) -> PolicyChoice:
-    """Measure the policies on the batches and return the fastest. The model keeps its policy and its gradients."""
+    """Measure the policies on the batches and return the fastest. The model keeps its policy and its gradients.
+
+    Policies in `also` are measured too, and come first. A naive one is never the fastest.
+    """
     if not batches or num_rounds < 1:
         raise InputError(f"{len(batches)} batches, {num_rounds} rounds", rule="at least one batch and one round")
-    policies = candidates(model, batches)
+    known = {one.name for one in also}
+    policies = [*also, *(one for one in candidates(model, batches) if one.name not in known)]
     naive = BatchingPolicy(order="naive")
     with _restored(model):
         _check_rows(model, batches[0], [naive, *policies])
-        if measure_naive:
-            policies.insert(0, naive)
         # The check warmed each policy up, and the first round of a process is still slower than later ones.
         seconds: list[list[float]] = [[] for _ in policies]
         for _ in range(num_rounds):
@@ -149,21 +150,27 @@ def _restored(model: VertexModel) -> Iterator[None]:
             parameter.grad = gradient
 
 
-def _check_rows(model: VertexModel, graphs: Sequence[InputGraph], policies: Sequence[BatchingPolicy]) -> None:
-    """Raise InputError if a policy's results differ from those of the first one. Dropout is off meanwhile."""
+@contextmanager
+def without_dropout(model: VertexModel) -> Iterator[None]:
+    """Run a block without dropout, so that results can be compared."""
     dropouts = [one for one in model.modules() if isinstance(one, torch.nn.modules.dropout._DropoutNd)]  # noqa: SLF001 - the common base of torch's dropout layers
     training = [one.training for one in dropouts]
     for one in dropouts:
         one.eval()
     try:
-        results = []
-        for policy in policies:
-            model.policy = policy
-            with torch.no_grad():
-                results.append(model(graphs))
+        yield
     finally:
         for one, was_training in zip(dropouts, training, strict=True):
             one.train(was_training)
+
+
+def _check_rows(model: VertexModel, graphs: Sequence[InputGraph], policies: Sequence[BatchingPolicy]) -> None:
+    """Raise InputError if a policy's results differ from those of the first one. Dropout is off meanwhile."""
+    results = []
+    with without_dropout(model), torch.no_grad():
+        for policy in policies:
+            model.policy = policy
+            results.append(model(graphs))
     for policy, result in zip(policies[1:], results[1:], strict=True):
         tolerance = _TOLERANCES.get(result.dtype, _LOOSE)
         scale = max(1.0, float(results[0].abs().max())) if results[0].numel() else 1.0

@@ -9,21 +9,26 @@ from dataclasses import dataclass
 import torch
 
 from autosync.errors import InputError, Problem
-from autosync.graphs.input_graph import InputGraph
+from autosync.graphs.dealt_batch import graphs_of, loss_of
+from autosync.graphs.input_graph import GraphLoss, InputGraph
+from autosync.graphs.tuned_batching import TunedBatching
 from autosync.graphs.vertex_model import VertexModel
 from autosync.specs.task import Task
-
-GraphLoss = Callable[[torch.Tensor, Sequence[InputGraph]], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GraphTask:
-    """A model, examples, a loss of the model's rows and the batch's graphs, and the number of examples in a batch."""
+    """A model, examples, a loss of the model's rows and the batch's graphs, and the number of examples in a batch.
+
+    The loss is a mean over the batch's examples. If it is a mean over something else, such as vertices, `weight` says
+    how many of them some graphs have; then dealing by cost keeps the mean over the global batch right.
+    """
 
     model: VertexModel
     graphs: Sequence[InputGraph]
     loss: GraphLoss
     batch_size: int = 64
+    weight: Callable[[Sequence[InputGraph]], float] | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -38,6 +43,9 @@ class GraphTask:
             problems.append(Problem(what="the graphs cannot be used", rule=rule, path=("graphs",)))
         if not callable(loss):
             problems.append(Problem(what="the loss is no function", rule="loss(rows, graphs)", path=("loss",)))
+        weight: object = self.weight
+        if weight is not None and not callable(weight):
+            problems.append(Problem(what="the weight is no function", rule="weight(graphs)", path=("weight",)))
         if self.batch_size < 1:
             problems.append(Problem(what=f"batch size {self.batch_size}", rule="at least 1", path=("batch_size",)))
         if problems:
@@ -48,10 +56,16 @@ class GraphTask:
         return Task(
             model=lambda: copy.deepcopy(self.model),
             batch=self._drawn,
-            loss=lambda model, graphs: self.loss(model(graphs), graphs),
+            loss=lambda model, batch: loss_of(model, batch, self.loss),
             optimizer=optimizer,
             batch_size=self.batch_size,
+            weight=None if self.weight is None else lambda batch: self._weight_of(graphs_of(batch)),
+            graphs=TunedBatching(loss=self.loss, weight=self.weight),
         )
+
+    def _weight_of(self, graphs: Sequence[InputGraph]) -> float:
+        assert self.weight is not None, "asked of tasks that weigh their batches"
+        return self.weight(graphs)
 
     def _drawn(self, generator: torch.Generator) -> list[InputGraph]:
         """Return the examples of a batch: different ones, if there are as many."""

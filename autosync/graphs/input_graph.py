@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -145,3 +145,7 @@ def _cycle(children: Sequence[Sequence[int]], left: set[int]) -> list[int]:
             return [*path[places[following] :], following]
         places[following] = len(path)
         path.append(following)
+
+
+GraphLoss = Callable[[torch.Tensor, Sequence[InputGraph]], torch.Tensor]
+"""A loss of the rows that a model returns, and the graphs of the batch."""

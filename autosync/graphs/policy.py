@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from autosync import documents
 from autosync.errors import InputError, Problem
@@ -13,8 +12,7 @@ from autosync.graphs.graph_batch import GraphBatch
 from autosync.graphs.input_graph import Integers
 from autosync.graphs.order_search import rule_of
 from autosync.graphs.orders import by_depth, by_rule, lowest_first
-
-OrderName = Literal["naive", "depth", "agenda", "searched"]
+from autosync.specs.graph_batching import GraphBatching, GraphProfile, OrderName
 
 KIND = "batching_policy"
 VERSION = 1
@@ -54,6 +52,12 @@ class BatchingPolicy:
                 return by_rule(batch, lowest_first)
             case "searched":
                 return by_rule(batch, rule_of(self.table, batch))
+
+
+def policy_of(batching: GraphBatching, profile: GraphProfile) -> BatchingPolicy:
+    """Return the policy of a strategy's batching; the profile has the table of the searched order."""
+    table = profile.table if batching.order == "searched" else {}
+    return BatchingPolicy(order=batching.order, lazy_weights=batching.lazy_weights, table=table)
 
 
 def _one_by_one(batch: GraphBatch) -> Integers:

@@ -15,10 +15,11 @@ from autosync.graphs.graph_batch import join
 from autosync.graphs.input_graph import ANY_KIND, InputGraph, Integers
 from autosync.graphs.lazy_weights import LazyLinears
 from autosync.graphs.naive import run_naive
-from autosync.graphs.policy import BatchingPolicy
+from autosync.graphs.policy import BatchingPolicy, policy_of
 from autosync.graphs.schedule import BatchSchedule, VertexGroup, groups_by_kind, make_schedule
 from autosync.graphs.state_store import StateStore
 from autosync.graphs.vertex_function import VertexFunction
+from autosync.specs.graph_batching import GraphBatching, GraphProfile
 
 DEFAULT_POLICY = BatchingPolicy()
 
@@ -50,6 +51,10 @@ class VertexModel(torch.nn.Module):
         self.kinds = tuple(functions)
         self.state_width = state_width
         self.policy = policy
+
+    def take_batching(self, batching: GraphBatching, profile: GraphProfile) -> None:
+        """Follow the policy of a bundle's strategy, as `parallelize` asks for."""
+        self.policy = policy_of(batching, profile)
 
     def schedule(self, graphs: Sequence[InputGraph]) -> BatchSchedule:
         """Return the schedule of a batch under the model's policy."""

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from autosync.errors import OperationError
+from autosync.runtime.batching import dealing_profile
 from autosync.runtime.checkpoints.calls import consolidate
 from autosync.runtime.parallelize import describe, drain, no_sync, parallelize, release, session_of, weigh
 from autosync.runtime.same_batch import batch_mark, sums_of_step
@@ -42,6 +43,8 @@ class DataParallelSteps:
         ends = [0, *accumulate(shares)]
         self.global_batch = ends[-1]
         self._share = shares[rank]
+        self._rank = rank
+        self._dealing = dealing_profile(bundle)
         self._range = ends[rank], ends[rank + 1]
         self._weighs = bundle.model.weighs
         parallelize(
@@ -78,13 +81,18 @@ class DataParallelSteps:
         return batch
 
     def _own(self, batch: Any) -> Any:
-        found = num_examples(batch)
+        graphs = self._task.graphs
+        found = num_examples(batch) if graphs is None else len(batch)
         if found != self.global_batch:
             raise OperationError(
                 f"a batch of {found} examples; a step trains on the global batch of {self.global_batch} (the task's "
                 "batch_size times the number of workers), and each rank has all of it"
             )
-        return examples_of(batch, *self._range)
+        if graphs is None:
+            return examples_of(batch, *self._range)
+        if self._dealing is None:
+            return batch[slice(*self._range)]
+        return graphs.deal(batch, self._dealing, rank=self._rank, num_ranks=self._num_workers)
 
     def _passes(self, batches: Sequence[Any], parts: list[tuple[float, float]]) -> torch.Tensor:
         self._optimizer.zero_grad()

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from autosync.errors import OperationError
+from autosync.runtime.batching import take_batching
 from autosync.runtime.local.joint_optimizer import joined
 from autosync.runtime.session.hooks import Hook
 from autosync.runtime.session.settings import Settings
@@ -66,6 +67,9 @@ def parallelize(
     step do not travel; without it they are right as well, but travel as zeros. With `trace`, every rank writes a
     timeline to its own file, the path with the rank's number in its name, which Perfetto opens; it does not show what
     torch's reducer does. Nodes that only serve write their files under the same path as the first rank.
+
+    If the bundle has a batching of graphs, the model's `VertexModel` follows its policy. Dealing is the caller's:
+    `autosync.graphs.dealt_batch.deal_batch`.
     """
     bare = bare_of(model)
     if bare in _SESSIONS:
@@ -85,6 +89,7 @@ def parallelize(
         trace=None if trace is None else Path(trace),
         find_unused_parameters=find_unused_parameters,
     )
+    take_batching(bare, bundle)
     _SESSIONS[bare] = start(bare, joined(optimizer), bundle, group, settings, others=list(_SESSIONS.values()))
     vars(bare)[_JOIN] = Hook(_refuse_join)
     note_begun(bare)

@@ -63,6 +63,7 @@ def script_ground(
         # Its sampler deals even batches.
         shares=False,
         stages=False,
+        batching=False,
     )
     model, cluster = preparer.model, preparer.cluster
     space = Space(model=model, cluster=cluster, limits=limits)

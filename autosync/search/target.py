@@ -53,6 +53,7 @@ def ddp_limits(allow: Sequence[InexactClass]) -> Limits:
         max_priorities=1,
         shares=False,
         stages=False,
+        batching=False,
     )
 
 

@@ -1,7 +1,9 @@
 """The pace of a rank: how long its compute takes, compared with the model's timeline.
 
-Two things change it. The cluster file may say that a node's devices compute faster or slower than the device of the
-profile (`compute`). And a rank may compute more or fewer examples than the profiled batch. If the timeline has times of
+Three things change it. The cluster file may say that a node's devices compute faster or slower than the device of the
+profile (`compute`). The vertices of a model whose graph changes may be grouped in another way, and each step waits for
+the rank with the largest examples (see `specs.graph_batching`). And a rank may compute more or fewer examples than the
+profiled batch. If the timeline has times of
 three batch sizes or more, these say what a share takes, by interpolation. Otherwise passes take as long as they have
 examples: this is what a replay does too, and it is right for a device that is busy with every single example. It is too
 hopeful for small shares on a GPU, for which a profile at several sizes is needed. The optimizer's update does not
@@ -15,6 +17,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.graph_batching import GraphBatching
 from autosync.specs.model import ModelSpec
 
 
@@ -29,13 +32,20 @@ USUAL = Pace()
 _NUM_HALVINGS = 50
 
 
-def paces_of(model: ModelSpec, cluster: ClusterSpec, shares: Sequence[int] = ()) -> tuple[Pace, ...]:
-    """Return the pace of each worker rank that computes its share of the batch; without shares, of an even one."""
+def paces_of(
+    model: ModelSpec, cluster: ClusterSpec, shares: Sequence[int] = (), batching: GraphBatching | None = None
+) -> tuple[Pace, ...]:
+    """Return the pace of each worker rank that computes its share of the batch; without shares, of an even one.
+
+    If the model's graph changes, each rank has the pace of the rank that is the slowest in a step: nobody knows which
+    it will be, and all wait for it.
+    """
     found: list[Pace] = []
+    slowest = 1.0 if model.graphs is None else model.graphs.factor(batching, cluster.num_workers)
     for rank in cluster.ranks[: cluster.num_workers]:
         slower = 1.0 / cluster.nodes[rank.node].compute
         of_share = share_factor(model, shares[rank.index]) if shares else 1.0
-        found.append(Pace(passes=slower * of_share, update=slower))
+        found.append(Pace(passes=slower * of_share * slowest, update=slower))
     return tuple(found)
 
 
@@ -48,16 +58,22 @@ def share_factor(model: ModelSpec, num_examples: float) -> float:
     return _interpolated(points, num_examples) / _interpolated(points, model.batch_size)
 
 
-def compute_seconds(model: ModelSpec, cluster: ClusterSpec, shares: Sequence[int] = ()) -> float:
+def compute_seconds(
+    model: ModelSpec, cluster: ClusterSpec, shares: Sequence[int] = (), batching: GraphBatching | None = None
+) -> float:
     """Return the compute time of an optimizer step on its slowest rank."""
-    return max(at_pace(model, pace).step_seconds for pace in set(paces_of(model, cluster, shares)))
+    return max(at_pace(model, pace).step_seconds for pace in set(paces_of(model, cluster, shares, batching)))
 
 
 def least_passes(model: ModelSpec, cluster: ClusterSpec) -> float:
     """Return the factor of the slowest rank's passes under the best shares, even if these are no whole numbers.
 
-    Without devices of different speeds it is that of even shares: uneven ones are not searched there.
+    Without devices of different speeds it is that of even shares: uneven ones are not searched there. If the model's
+    graph changes, it is that of the fastest batching, without any wait for the slowest rank.
     """
+    if model.graphs is not None:
+        fastest = min(one.seconds for one in model.graphs.policies) / model.graphs.policies[0].seconds
+        return fastest / min(node.compute for node in cluster.nodes)
     if not cluster.is_uneven:
         return max(pace.passes for pace in paces_of(model, cluster))
     speeds = [cluster.nodes[rank.node].compute for rank in cluster.ranks[: cluster.num_workers]]

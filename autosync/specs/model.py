@@ -20,6 +20,7 @@ from autosync.documents import STRICT
 from autosync.frames import sentence_and_table
 from autosync.specs.batch_times import BatchTime, check_batch_times
 from autosync.specs.cuts import StageCut, check_cuts
+from autosync.specs.graph_batching import GraphProfile
 from autosync.specs.untrained import Untrained
 from autosync.units import format_size, format_time
 
@@ -254,7 +255,10 @@ class OptimizerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A model with all that synchronisation depends on. `weighs`: its task weighs batches (see `Task.weight`)."""
+    """A model with all that synchronisation depends on. `weighs`: its task weighs batches (see `Task.weight`).
+
+    `graphs` is None unless the model's graph changes from example to example.
+    """
 
     __pydantic_config__ = STRICT
 
@@ -268,6 +272,7 @@ class ModelSpec:
     variables: tuple[Variable, ...]
     untrained: tuple[Untrained, ...] = ()
     notes: tuple[str, ...] = ()
+    graphs: GraphProfile | None = None
     timeline: Timeline
 
     def __post_init__(self) -> None:

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from autosync.errors import Problem, TaskError
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+    from autosync.specs.graph_batching import GraphProfile
+
+
+class GraphTraining(Protocol):
+    """What a task with a model of vertex functions can say and do beyond a task (see `autosync.graphs`).
+
+    `measure` times the policies and compares the deals, on examples drawn from a generator. `deal` returns one rank's
+    part of a global batch, dealt by the costs of a profile.
+    """
+
+    def measure(self, task: Task, generator: torch.Generator, device: torch.device) -> GraphProfile: ...
+    def deal(self, graphs: Sequence[Any], profile: GraphProfile, *, rank: int, num_ranks: int) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +37,8 @@ class Task:
     optimizer step. `clip_norm` and `loss_scaling` declare that the training clips the global gradient norm or scales
     the loss; then all gradients must be complete before the first update. `weight` says how much a batch weighs in the
     mean over all ranks' batches, if that is not its number of examples: its tokens, for example, where the loss is a
-    mean over tokens. `source` is the origin of the task for error messages, `FILE.py:NAME`; `load_task` sets it.
+    mean over tokens. `graphs` is set by tasks of models whose graph changes (`GraphTask.task`). `source` is the origin
+    of the task for error messages, `FILE.py:NAME`; `load_task` sets it.
     """
 
     model: Callable[[], nn.Module]
@@ -37,6 +51,7 @@ class Task:
     clip_norm: float | None = None
     loss_scaling: bool = False
     weight: Callable[[Any], float] | None = None
+    graphs: GraphTraining | None = None
     source: str = ""
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ The lowering lowers the canonical form, so strategies with equal ids have equal 
 11. shares that are all equal are dropped
 12. a slack without stages, or where all forward passes come first, is dropped, and so is `recompute` without stages
 13. input settings that have no effect (of workers without workers, of a cache without a cache) become the defaults
+14. a batching that the model has without it is dropped; with one worker, examples are dealt by count
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dataclasses import replace
 from autosync import jsonio
 from autosync.documents import to_plain
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.graph_batching import GraphBatching
 from autosync.specs.model import ModelSpec
 from autosync.strategy.codecs import Cast, Codec
 from autosync.strategy.input_settings import canonical_input
@@ -66,9 +68,17 @@ def canonical(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Str
         slack=strategy.slack if strategy.stages and strategy.schedule != "gpipe" else 0,
         send_units=strategy.send_units if has_times else 0,
         input=canonical_input(strategy.input),
+        batching=_canonical_batching(strategy.batching, model, cluster),
         partitions={name: partitions[name] for name in sorted(partitions)},
         messages=tuple(_renumbered(messages)),
     )
+
+
+def _canonical_batching(batching: GraphBatching | None, model: ModelSpec, cluster: ClusterSpec) -> GraphBatching | None:
+    if batching is None or model.graphs is None:
+        return batching
+    found = replace(batching, dealing="count") if cluster.num_workers == 1 else batching
+    return None if found == model.graphs.own else found
 
 
 class _Parts:

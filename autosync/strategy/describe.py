@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autosync import units
+from autosync.specs import graph_batching
 from autosync.specs.model import ModelSpec
 from autosync.strategy import shares, stages
 from autosync.strategy.input_settings import input_in_words
@@ -95,6 +96,8 @@ def in_words(strategy: Strategy, model: ModelSpec | None = None) -> str:
         clauses.append(_clause(who, messages, is_plural=is_plural))
     if strategy.shares:
         clauses.append(f"the ranks compute {shares.in_words(strategy.shares)}")
+    if strategy.batching is not None:
+        clauses.append(graph_batching.in_words(strategy.batching))
     if strategy.stages:
         # Who computes what comes first: it decides what else is sent.
         how = strategy.microbatches, strategy.schedule, strategy.slack

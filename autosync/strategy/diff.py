@@ -75,7 +75,7 @@ def _differences(a: Strategy, b: Strategy) -> Iterator[tuple[str, str, Any, Any]
         yield WHOLE_STEP, "overlap", a.overlap, b.overlap
     if a.shares != b.shares:
         yield WHOLE_STEP, "shares", _shares(a), _shares(b)
-    for aspect in ("stages", "microbatches", "schedule", "slack", "send_units", "recompute", "input"):
+    for aspect in ("stages", "microbatches", "schedule", "slack", "send_units", "recompute", "input", "batching"):
         one, other = (to_plain(getattr(strategy, aspect)) for strategy in (a, b))
         if one != other:
             yield WHOLE_STEP, aspect, one, other
@@ -215,6 +215,10 @@ def _worded_input(value: Any) -> str:
     return "left to the script" if value is None else _worded(value) or "the defaults"
 
 
+def _worded_batching(value: Any) -> str:
+    return "the model's own" if value is None else _worded(value) or "the defaults"
+
+
 def _worded_stages(value: Any) -> str:
     return " ".join(map(_worded_stage, value)) or "none"
 
@@ -229,6 +233,7 @@ _WORDINGS: Mapping[str, Callable[[Any], str]] = {
     "shares": _worded_shares,
     "stages": _worded_stages,
     "input": _worded_input,
+    "batching": _worded_batching,
     "slice_bytes": _worded_size,
 }
 

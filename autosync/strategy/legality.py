@@ -45,7 +45,7 @@ def problems(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> list
         return cut
     parts = all_parts(strategy, model)
     found = [*_overlap_problems(strategy, model), *_share_problems(strategy, model, cluster)]
-    found += stage_problems(strategy, model, cluster)
+    found += [*stage_problems(strategy, model, cluster), *_batching_problems(strategy, model)]
     found += _distribution_problems(strategy, parts)
     rules = _Rules(model, cluster)
     for position, message in enumerate(strategy.messages):
@@ -74,6 +74,27 @@ def _overlap_problems(strategy: Strategy, model: ModelSpec) -> Iterator[Problem]
             f"{model.optimizer.name} {TOGETHER if model.optimizer.per_variable is False else UNTRIED}"
         )
         yield Problem(what="overlap forward", rule=rule, path=("overlap",))
+
+
+def _batching_problems(strategy: Strategy, model: ModelSpec) -> Iterator[Problem]:
+    batching, graphs = strategy.batching, model.graphs
+    if graphs is not None and not are_even(strategy.shares):
+        rule = "a model of graphs has even shares; examples are dealt by cost instead"
+        yield Problem(what="uneven shares", rule=rule, path=("shares",))
+    if batching is None:
+        return
+    if graphs is None:
+        rule = f"it is for models of vertex functions, as profiled; {model.name} is none"
+        yield Problem(what="a batching", rule=rule, path=("batching",))
+        return
+    if strategy.stages:
+        yield Problem(what="a batching with stages", rule="graphs do not pass through stages", path=("batching",))
+    if graphs.seconds_of(batching) is None:
+        known = "; ".join(one.name for one in graphs.policies)
+        yield Problem(what=f"the policy {batching.order}", rule=f"the profile's: {known}", path=("batching", "order"))
+    if batching.dealing == "cost" and not graphs.knows_dealing:
+        rule = graphs.undealt or "the profile did not compare deals"
+        yield Problem(what="examples dealt by cost", rule=rule, path=("batching", "dealing"))
 
 
 def _share_problems(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Iterator[Problem]:

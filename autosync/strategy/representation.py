@@ -4,9 +4,10 @@ A strategy has two main fields. `partitions` cut variables into parts along an a
 together: each part is in exactly one message, and a message has one value for every other aspect (synchroniser with its
 topology and placement, codec, priority, slice size, lane). So parts of one message cannot have different settings. How
 far transfers may overlap compute is set for the whole step. So are the `shares` of the global batch that ranks compute
-(see `strategy.shares`), the `stages` into which the model is cut (see `strategy.stages`), and the settings with which
-ranks read their `input` (see `strategy.input_settings`). The order in which messages and parts are written has no
-meaning; `priority` and `lane` set the order of transfers.
+(see `strategy.shares`), the `stages` into which the model is cut (see `strategy.stages`), the settings with which ranks
+read their `input` (see `strategy.input_settings`), and the `batching` of a model whose graph changes (see
+`specs.graph_batching`). The order in which messages and parts are written has no meaning; `priority` and `lane` set the
+order of transfers.
 
 Classes: `exact` keeps the mathematics of single-process training up to rounding, `lossy` has a codec that changes
 gradients, `stale` uses parameters that miss updates (staleness above 0, averaging less often than every step, or
@@ -22,6 +23,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator
 
 from autosync.documents import STRICT
+from autosync.specs.graph_batching import GraphBatching
 from autosync.specs.model import ModelSpec
 from autosync.strategy.codecs import Codec
 from autosync.strategy.input_settings import InputAspect
@@ -78,7 +80,7 @@ class Strategy:
     With stages, the global batch passes through them in `microbatches`, in the order of the `schedule`, with `slack`,
     and `recompute` lets backward passes compute activations again instead of keeping them. `send_units` is the time of
     a send in the `units` of stages. `input` has the settings of ranks' input pipelines; None leaves them to the
-    script.
+    script. `batching` is for models whose graph changes; None leaves it to the model.
     """
 
     __pydantic_config__ = STRICT
@@ -93,6 +95,7 @@ class Strategy:
     send_units: int = 0
     recompute: bool = False
     input: InputAspect = None
+    batching: GraphBatching | None = None
     partitions: Mapping[str, Partition] = field(default_factory=dict)
     messages: tuple[Message, ...]
 

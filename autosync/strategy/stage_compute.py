@@ -68,8 +68,10 @@ def update_seconds(stages: Sequence[ModelStage], model: ModelSpec, num_workers: 
 
 def strategy_compute_seconds(strategy: Strategy | None, model: ModelSpec, cluster: ClusterSpec) -> float:
     """Return the compute time of a step on its busiest rank; None stands for stock DDP."""
-    if strategy is None or not strategy.stages:
-        return compute_seconds(model, cluster, () if strategy is None else strategy.shares)
+    if strategy is None:
+        return compute_seconds(model, cluster)
+    if not strategy.stages:
+        return compute_seconds(model, cluster, strategy.shares, strategy.batching)
     num_examples = model.batch_size * cluster.num_workers // strategy.microbatches
     passes = pass_seconds(strategy.stages, model, num_examples, recompute=strategy.recompute, splits_backward=False)
     seconds = update_seconds(strategy.stages, model, cluster.num_workers)

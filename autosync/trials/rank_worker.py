@@ -194,7 +194,8 @@ class RankWorker:
         if not self._is_replayed or self._serves:
             return self._task
         shares = bundle.strategy.shares if bundle is not None else ()
-        pace = paces_of(self._model, self._cluster, shares)[self._rank]
+        batching = bundle.strategy.batching if bundle is not None else None
+        pace = paces_of(self._model, self._cluster, shares, batching)[self._rank]
         return replay_task(self._model, pace=pace, share=weights_of(shares)[self._rank] if shares else 1.0)
 
     def run(self, request: Request) -> Answer:

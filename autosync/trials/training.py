@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from autosync.errors import AutosyncError
+from autosync.runtime.batching import dealing_profile
 from autosync.runtime.engine.trace import trace_path
 from autosync.runtime.parallelize import drain, no_sync, parallelize, release, weigh, where
 from autosync.specs.examples import ShareOfBatches
@@ -50,7 +51,7 @@ class ContestantTraining:
     model over slow links, that would take longer than the trial.
 
     If the strategy has shares, each rank draws its share of the global batch; without `deals_shares`, the task's own
-    batches are already shares.
+    batches are already shares. If it deals the examples of graphs by cost, so do the ranks.
     """
 
     def __init__(
@@ -103,7 +104,8 @@ class ContestantTraining:
             except AutosyncError as error:
                 raise RefusedError(str(error)) from error
         self._weighs = bundle is not None and task.weight is not None
-        self._draw: Callable[[], Any] = functools.partial(draw_batch, task, batch_generator(seed, rank))
+        dealt = _dealt(task, bundle, seed=seed, rank=rank)
+        self._draw: Callable[[], Any] = dealt or functools.partial(draw_batch, task, batch_generator(seed, rank))
         if shares and deals_shares:
             self._draw = ShareOfBatches(task, shares, rank, functools.partial(batch_generator, seed)).draw
         self._losses: list[torch.Tensor] = []
@@ -190,6 +192,21 @@ class ContestantTraining:
         # Models have reference cycles (hooks that know their module), and their memory must be freed now.
         gc.collect()
         meters.give_back_memory()
+
+
+def _dealt(task: Task, bundle: Bundle | None, *, seed: int, rank: int) -> Callable[[], Any] | None:
+    """Return what draws this rank's batches if a bundle deals the examples of graphs by cost; None if it does not."""
+    profile = None if bundle is None else dealing_profile(bundle)
+    if bundle is None or profile is None or task.graphs is None:
+        return None
+    graphs, num_ranks = task.graphs, bundle.cluster.num_workers
+    generators = [batch_generator(seed, other) for other in range(num_ranks)]
+
+    def draw() -> Any:
+        drawn = [one for generator in generators for one in draw_batch(task, generator)]
+        return graphs.deal(drawn, profile, rank=rank, num_ranks=num_ranks)
+
+    return draw
 
 
 def batch_generator(seed: int, rank: int) -> torch.Generator:

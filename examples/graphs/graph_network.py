@@ -72,10 +72,15 @@ def loss(rows, graphs):
     return functional.binary_cross_entropy_with_logits(rows.squeeze(1), torch.cat([graph.target for graph in graphs]))
 
 
+def weight(graphs):
+    """Return how many vertices the loss is the mean of."""
+    return sum(len(graph.target) for graph in graphs)
+
+
 def graph_task():
     """Return the model and its graphs."""
     torch.manual_seed(7)
     chance = random.Random(7)
     model = VertexModel({"embed": Embed(), "update": Update()}, state_width=WIDTH)
     graphs = [random_graph(chance) for _ in range(NUM_EXAMPLES)]
-    return GraphTask(model=model, graphs=graphs, loss=loss, batch_size=32)
+    return GraphTask(model=model, graphs=graphs, loss=loss, weight=weight, batch_size=32)

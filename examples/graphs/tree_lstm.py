@@ -103,13 +103,18 @@ def loss(rows, graphs):
     return functional.cross_entropy(rows, torch.cat([graph.target for graph in graphs]))
 
 
+def weight(graphs):
+    """Return how many words and phrases the loss is the mean of."""
+    return sum(len(graph.target) for graph in graphs)
+
+
 def graph_task(width=128):
     """Return the model and its sentences."""
     torch.manual_seed(3)
     chance = random.Random(3)
     moods = [chance.gauss(0, 1) for _ in range(NUM_WORDS)]
     graphs = [sentence(chance, moods) for _ in range(NUM_EXAMPLES)]
-    return GraphTask(model=tree_lstm(width), graphs=graphs, loss=loss, batch_size=64)
+    return GraphTask(model=tree_lstm(width), graphs=graphs, loss=loss, weight=weight, batch_size=64)
 
 
 def task():

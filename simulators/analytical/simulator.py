@@ -24,6 +24,7 @@ from autosync.simulators.shared.costs import usual_costs
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.compute_pace import Pace, at_pace, paces_of
 from autosync.specs.costs import Costs
+from autosync.specs.graph_batching import GraphBatching
 from autosync.specs.model import ITEM_BYTES, ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.canonical import canonical_synchroniser
@@ -111,7 +112,9 @@ class AnalyticalSimulator:
         """Return a function's rows for strategies, in their order; those of one pace are computed together."""
         places: dict[Pace, list[int]] = {}
         for place, strategy in enumerate(strategies):
-            places.setdefault(self._slowest(strategy.shares) if strategy.shares else self._even, []).append(place)
+            is_usual = not strategy.shares and strategy.batching is None
+            pace = self._even if is_usual else self._slowest(strategy.shares, strategy.batching)
+            places.setdefault(pace, []).append(place)
         rows = [nothing]
         for pace, some in places.items():
             columns = self.encode([strategies[place] for place in some])
@@ -120,9 +123,9 @@ class AnalyticalSimulator:
         found: Floats = np.concatenate(rows)[order]
         return found
 
-    def _slowest(self, shares: Sequence[int]) -> Pace:
+    def _slowest(self, shares: Sequence[int], batching: GraphBatching | None = None) -> Pace:
         """Return the pace of the slowest passes and of the slowest update: gradients wait for the last rank's."""
-        paces = paces_of(self._model, self._cluster, shares)
+        paces = paces_of(self._model, self._cluster, shares, batching)
         return Pace(passes=max(pace.passes for pace in paces), update=max(pace.update for pace in paces))
 
     def _training(self, pace: Pace) -> ModelStep:

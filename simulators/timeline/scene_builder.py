@@ -23,6 +23,7 @@ from autosync.simulators.timeline.training_program import Program, program_of, s
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.compute_pace import USUAL, Pace, paces_of
 from autosync.specs.costs import Costs
+from autosync.specs.graph_batching import GraphBatching
 from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Overlap
 
@@ -49,6 +50,16 @@ MOST_MESSAGES = 3_000_000
 """The largest number of messages a step that are simulated on larger clusters."""
 
 
+class BatchDivision(NamedTuple):
+    """How the ranks of a strategy divide the batch: their shares (empty: even ones), and the batching of graphs."""
+
+    shares: tuple[int, ...] = ()
+    batching: GraphBatching | None = None
+
+
+EVEN = BatchDivision()
+
+
 class SceneBuilder:
     """Makes scenes of plans of one model on one cluster.
 
@@ -60,7 +71,7 @@ class SceneBuilder:
         self._model = model
         self._cluster = cluster
         self._costs = costs
-        self._known_paces: dict[tuple[int, ...], tuple[Pace, ...]] = {}
+        self._known_paces: dict[BatchDivision, tuple[Pace, ...]] = {}
         self._workers = tuple(range(cluster.num_workers))
         is_large = len(cluster.ranks) > MOST_RANKS or cluster.backend == "nccl"
         self._is_coarse = is_large if coarse is None else coarse
@@ -87,20 +98,20 @@ class SceneBuilder:
         *,
         by_users: Flags,
         users_elements: int,
-        shares: Sequence[int] = (),
+        division: BatchDivision = EVEN,
         every_rank: bool = False,
     ) -> Scene:
-        """Return the scene of a plan whose ranks compute these shares of the batch (empty: even ones).
+        """Return the scene of a plan whose ranks divide the batch so.
 
         If all nodes do the same it has the ranks of only one of them, except with `every_rank`.
         """
         operations, costs = tables.operations, self._costs
-        stock = self._is_stock(tables, overlap, shares)
+        stock = self._is_stock(tables, overlap, division)
         rates = np.array([costs.local_rate(cost) for cost in tables.costs] or [1.0])
         is_update = operations.kind == _UPDATE
         elements = operations.num_elements.astype(np.float64)
-        is_native, paces = self._are_native(operations), self._paces(shares)
-        alike = not every_rank and self._are_alike(tables, overlap, shares)
+        is_native, paces = self._are_native(operations), self._paces(division)
+        alike = not every_rank and self._are_alike(tables, overlap, division)
         place = self._alike if alike and self._alike is not None else self._apart
         program = with_update(self._program(tables, overlap, stock=stock), users_elements * self._update_seconds)
         numbers = self._numbers_of(tables.shapes)
@@ -126,12 +137,12 @@ class SceneBuilder:
         )
         return _at_paces(scene, program, paces[: len(place.trains)])
 
-    def is_affordable(self, tables: Tables, overlap: Overlap, shares: Sequence[int] = ()) -> bool:
+    def is_affordable(self, tables: Tables, overlap: Overlap, division: BatchDivision = EVEN) -> bool:
         """Return whether a plan's messages are few enough to simulate all of them."""
-        return self._are_alike(tables, overlap, shares) or num_messages(tables) <= MOST_MESSAGES
+        return self._are_alike(tables, overlap, division) or num_messages(tables) <= MOST_MESSAGES
 
-    def _is_stock(self, tables: Tables, overlap: Overlap, shares: Sequence[int]) -> bool:
-        is_weighed = bool(shares) or self._model.weighs
+    def _is_stock(self, tables: Tables, overlap: Overlap, division: BatchDivision) -> bool:
+        is_weighed = bool(division.shares) or self._model.weighs
         return not is_weighed and is_stock(tables, overlap, self._model)
 
     def _are_native(self, operations: Operations) -> Flags:
@@ -142,9 +153,9 @@ class SceneBuilder:
             is_native &= _IS_GLOOS_OWN[operations.kind]
         return is_native
 
-    def _are_alike(self, tables: Tables, overlap: Overlap, shares: Sequence[int]) -> bool:
+    def _are_alike(self, tables: Tables, overlap: Overlap, division: BatchDivision) -> bool:
         """Return whether one node represents all in a plan."""
-        if self._alike is None or len(set(self._paces(shares))) > 1:
+        if self._alike is None or len(set(self._paces(division))) > 1:
             return False
         if not all(self._is_same_for_all(shape) for shape in tables.shapes):
             return False
@@ -152,17 +163,17 @@ class SceneBuilder:
         # If there are fewer elements than members, only some members have a chunk to send.
         if (operations.num_elements[operations.is_transfer] < len(self._workers)).any():
             return False
-        if self._has_one_order(tables, overlap, shares):
+        if self._has_one_order(tables, overlap, division):
             return True
         return self._is_coarse and num_messages(tables) > FEW_MESSAGES
 
-    def _has_one_order(self, tables: Tables, overlap: Overlap, shares: Sequence[int]) -> bool:
+    def _has_one_order(self, tables: Tables, overlap: Overlap, division: BatchDivision) -> bool:
         """Return whether messages have one order.
 
         With several lanes, or threads of the reducer, it is chance whether a request is sent just before or just after
         the data of another one. Ranks then drift apart, which takes some percent of the time if messages are long.
         """
-        if self._costs.stock_threads > 1 and self._is_stock(tables, overlap, shares):
+        if self._costs.stock_threads > 1 and self._is_stock(tables, overlap, division):
             return False
         operations = tables.operations
         by_engine = operations.is_transfer & ~self._are_native(operations)
@@ -176,13 +187,13 @@ class SceneBuilder:
         at_server = np.array([is_at_server(shape.groups, len(self._workers)) for shape in shapes], dtype=np.bool_)
         return np.where(at_server[operations.shape], 1.0 / rate, self._update_seconds)
 
-    def _paces(self, shares: Sequence[int]) -> tuple[Pace, ...]:
+    def _paces(self, division: BatchDivision) -> tuple[Pace, ...]:
         """Return the pace of each rank. Ranks that only serve have the usual one."""
-        key = tuple(shares)
-        found = self._known_paces.get(key)
+        found = self._known_paces.get(division)
         if found is None:
             of_servers = (USUAL,) * (len(self._cluster.ranks) - len(self._workers))
-            found = self._known_paces[key] = paces_of(self._model, self._cluster, key) + of_servers
+            of_workers = paces_of(self._model, self._cluster, division.shares, division.batching)
+            found = self._known_paces[division] = of_workers + of_servers
         return found
 
     def _is_same_for_all(self, shape: Shape) -> bool:

@@ -19,7 +19,7 @@ from autosync.simulators.shared.costs import usual_costs
 from autosync.simulators.timeline.explanation import Explanation, explanation_of
 from autosync.simulators.timeline.kernel import play
 from autosync.simulators.timeline.scene import Played, Scene
-from autosync.simulators.timeline.scene_builder import MOST_RANKS, SceneBuilder
+from autosync.simulators.timeline.scene_builder import MOST_RANKS, BatchDivision, SceneBuilder
 from autosync.simulators.timeline.steady_state import step_seconds
 from autosync.simulators.timeline.trace import trace_of
 from autosync.specs.cluster import ClusterSpec
@@ -72,7 +72,7 @@ class TimelineSimulator:
             plans = self._lowered(some)
             for number, strategy in enumerate(some):
                 tables = self._tables(plans, number)
-                found.append(self._builder.is_affordable(tables, strategy.overlap, _uneven(strategy)))
+                found.append(self._builder.is_affordable(tables, strategy.overlap, _division(strategy)))
         return found
 
     def _played(self, strategies: Sequence[Strategy]) -> Iterator[float]:
@@ -124,14 +124,13 @@ class TimelineSimulator:
                 strategy.overlap,
                 by_users=plans.by_users[begin:end],
                 users_elements=int(plans.users_elements[number]),
-                shares=_uneven(strategy),
+                division=_division(strategy),
                 every_rank=every_rank,
             )
 
 
-def _uneven(strategy: Strategy) -> tuple[int, ...]:
-    """Return the shares of a strategy; none if they are even."""
-    return () if are_even(strategy.shares) else tuple(strategy.shares)
+def _division(strategy: Strategy) -> BatchDivision:
+    return BatchDivision(() if are_even(strategy.shares) else tuple(strategy.shares), strategy.batching)
 
 
 def steady_seconds(scene: Scene, played: Played) -> float:

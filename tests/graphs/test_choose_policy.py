@@ -71,7 +71,7 @@ def test_the_fastest_policy_is_chosen_and_the_model_is_left_as_it_was() -> None:
     model = VertexModel(Dropping(), state_width=2)
     before = model.policy
     batch = [sequence(torch.randn(length, 2)) for length in (1, 4, 2)]
-    choice = choose_policy(model, [batch], _loss, num_rounds=2, measure_naive=True)
+    choice = choose_policy(model, [batch], _loss, num_rounds=2, also=[BatchingPolicy(order="naive")])
     assert choice.timings[0].policy.order == "naive"
     batched = choice.timings[1:]
     assert choice.policy == min(batched, key=lambda one: one.seconds).policy

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -64,7 +65,9 @@ class Likeness:
         self._num_workers = cluster.num_workers if cluster.is_uneven else 0
         self._num_divided = cluster.num_workers if model.timeline.cuts else 0
         self._num_segments = len(model.timeline.forward)
-        more = self._num_workers + (_NUM_OF_STAGES + self._num_divided if self._num_divided else 0)
+        self._graphs = model.graphs
+        more = self._num_workers + (2 if model.graphs is not None else 0)
+        more += _NUM_OF_STAGES + self._num_divided if self._num_divided else 0
         self._length = NUM_QUARTERS * _BLOCK + len(self._nodes) + len(_CODECS) + 5 + more
 
     def vectors(self, strategies: Sequence[Strategy]) -> Floats:
@@ -103,7 +106,8 @@ class Likeness:
                 row[servers + self._nodes[synchroniser.served_by]] += num_bytes / self._total
             if message.codec is not None:
                 row[codecs + _CODECS.index(message.codec.kind)] += num_bytes / self._total
-        row[codecs + len(_CODECS) :] = self._schedule(strategy) + self._shares(strategy) + self._stages(strategy)
+        divided = self._shares(strategy) + self._batching(strategy) + self._stages(strategy)
+        row[codecs + len(_CODECS) :] = self._schedule(strategy) + divided
         return row
 
     def _part(self, text: str, strategy: Strategy) -> tuple[int, float]:
@@ -134,6 +138,14 @@ class Likeness:
             return []
         weights = weights_of(strategy.shares) if strategy.shares else (1.0,) * self._num_workers
         return [math.log2(weight) / 2 for weight in weights]
+
+    def _batching(self, strategy: Strategy) -> list[float]:
+        """Return the logarithm of the policy's time, and how examples are dealt; nothing if no graph changes."""
+        if self._graphs is None:
+            return []
+        batching = strategy.batching or self._graphs.own
+        factor = self._graphs.factor(replace(batching, dealing="count"), 1)
+        return [math.log2(factor), FAR / 2 if batching.dealing == "cost" else 0.0]
 
     def _stages(self, strategy: Strategy) -> list[float]:
         """Return how the work is divided, and where each rank's first stage begins; nothing if no model can be cut."""

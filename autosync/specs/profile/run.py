@@ -46,7 +46,7 @@ def profile(
     steady, within limits. The spec says how steady it is and whether the machine was busy (`Timeline.profiled`).
     `batch_sizes` are other numbers of examples whose passes are timed too, for shares of the batch (`Timeline.sizes`).
     With `cuts`, the spec says where the model can be cut into stages (`Timeline.cuts`), and without `batch_sizes`, the
-    passes of some microbatches are timed.
+    passes of some microbatches are timed. If the model's graph changes, its batching policies are measured too.
     """
     if batch_sizes:
         check_sizes(task, batch_sizes)
@@ -59,6 +59,10 @@ def profile(
         if times == "measured":
             place = _device(device)
             spec = _profiled(task, MeasuredTraining(task, place, seed), steps, batch_sizes, tell, cuts=cuts)
+            if task.graphs is not None:
+                tell("batching policies")
+                generator = torch.Generator().manual_seed(seed)
+                spec = replace(spec, graphs=task.graphs.measure(task, generator, place))
             if place.type == "cuda":
                 # The ranks of a tuning on this machine need the memory that torch keeps for later.
                 gc.collect()

@@ -14,6 +14,7 @@ from dataclasses import replace
 from autosync.specs.model import ModelSpec
 from autosync.strategy.parts import PartName
 from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.space.batching_choice import batched
 from autosync.strategy.space.division import divided
 from autosync.strategy.space.editing import must_be_alone
 
@@ -21,7 +22,7 @@ P_RUNS = 0.7
 
 
 def cross(first: Strategy, second: Strategy, model: ModelSpec, rng: random.Random) -> Strategy:
-    """Return a legal child of two legal strategies; its overlap and its shares come from either parent."""
+    """Return a legal child of two legal strategies; its overlap, shares and batching come from either parent."""
     names = [variable.name for variable in sorted(model.variables, key=lambda variable: variable.ready)]
     takes_first = dict(zip(names, _turns(rng, len(names)), strict=True))
     partitions = {}
@@ -34,6 +35,10 @@ def cross(first: Strategy, second: Strategy, model: ModelSpec, rng: random.Rando
     dtypes = {variable.name: variable.dtype for variable in model.variables}
     messages = [*whole, *more, *_joined(fragments, other_fragments, dtypes)]
     child = Strategy(overlap=rng.choice((first, second)).overlap, partitions=partitions, messages=tuple(messages))
+    if first.batching != second.batching:
+        child = batched(child, rng.choice((first, second)).batching)
+    elif first.batching is not None:
+        child = batched(child, first.batching)
     return child if first.shares == second.shares == () else divided(child, rng.choice((first, second)).shares)
 
 

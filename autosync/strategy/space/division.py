@@ -62,7 +62,8 @@ class Division:
 
 def division_of(model: ModelSpec, cluster: ClusterSpec, limits: Limits) -> Division | None:
     """Return the division of a space; None if all its strategies have even shares."""
-    if not limits.shares or not cluster.is_uneven or model.batch_size < 2:
+    # Graphs are dealt by cost instead (see `batching_choice`).
+    if not limits.shares or not cluster.is_uneven or model.batch_size < 2 or model.graphs is not None:
         return None
     speeds = tuple([cluster.nodes[rank.node].compute for rank in cluster.ranks[: cluster.num_workers]])
     return Division(num_examples=global_batch(model, cluster), speeds=speeds)

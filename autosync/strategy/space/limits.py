@@ -14,10 +14,11 @@ from pydantic import BeforeValidator
 
 from autosync.documents import STRICT
 from autosync.errors import Path, Problem
+from autosync.specs.graph_batching import in_words
 from autosync.strategy.codecs import Cast, Codec, Int8, PowerSGD, Sign, TopK
 from autosync.strategy.cuts import even_sizes
 from autosync.strategy.parts import Partition
-from autosync.strategy.representation import Overlap, Strategy
+from autosync.strategy.representation import Message, Overlap, Strategy
 from autosync.strategy.shares import are_even
 from autosync.strategy.stages import FLUSHED, UNFLUSHED
 from autosync.strategy.synchronisers import any_kind, synchroniser_kinds
@@ -60,6 +61,7 @@ class Limits:
     max_priorities       default 256 levels
     shares               uneven shares of the batch, where devices compute at different speeds; default yes
     stages               the model divided into stages, where its profile has cuts; default yes
+    batching             policies and dealing of a model whose graph changes; default yes
     """
 
     __pydantic_config__ = STRICT
@@ -87,6 +89,7 @@ class Limits:
     max_priorities: int = 256
     shares: bool = True
     stages: bool = True
+    batching: bool = True
 
     def __post_init__(self) -> None:
         for name in ("overlaps", "synchronisers", "topologies", "server_updates", "outer_optimizers"):
@@ -106,29 +109,36 @@ class Limits:
 
     def problems(self, strategy: Strategy, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Problem]:
         """Yield each place where a legal strategy is outside the limits; `shapes` are those of the variables."""
+        yield from self._step_problems(strategy)
+        for name, partition in strategy.partitions.items():
+            yield from self._partition_problems(partition, shapes[name], ("partitions", name))
+        for position, message in enumerate(strategy.messages):
+            yield from self._message_problems(message, ("messages", position))
+
+    def _step_problems(self, strategy: Strategy) -> Iterator[Problem]:
         if strategy.overlap not in self.overlaps:
             yield _outside(("overlap",), strategy.overlap, self.overlaps)
         if strategy.shares and not self.shares and not are_even(strategy.shares):
             yield _outside(("shares",), "uneven", ("even",))
+        if strategy.batching is not None and not self.batching:
+            yield _outside(("batching",), in_words(strategy.batching), ("none",))
         if strategy.stages and not self.stages:
             yield _outside(("stages",), f"{len(strategy.stages)} stages", ("none",))
         if strategy.stages and strategy.schedule in UNFLUSHED and "stale" not in self.allow:
             yield _outside(("schedule",), strategy.schedule, FLUSHED)
-        for name, partition in strategy.partitions.items():
-            yield from self._partition_problems(partition, shapes[name], ("partitions", name))
-        for position, message in enumerate(strategy.messages):
-            path: Path = ("messages", position)
-            yield from self._synchroniser_problems(message.synchroniser, (*path, "synchroniser"))
-            if message.codec is not None and "lossy" not in self.allow:
-                yield _outside((*path, "codec"), message.codec.kind, (None,))
-            elif message.codec is not None and message.codec not in self.codecs:
-                yield _outside((*path, "codec"), message.codec, self.codecs)
-            if message.slice_bytes is not None and message.slice_bytes not in self.slice_bytes:
-                yield _outside((*path, "slice_bytes"), message.slice_bytes, self.slice_bytes)
-            if message.lane >= self.max_lanes:
-                yield _outside((*path, "lane"), message.lane, (f"0 to {self.max_lanes - 1}",))
-            if message.priority >= self.max_priorities:
-                yield _outside((*path, "priority"), message.priority, (f"0 to {self.max_priorities - 1}",))
+
+    def _message_problems(self, message: Message, path: Path) -> Iterator[Problem]:
+        yield from self._synchroniser_problems(message.synchroniser, (*path, "synchroniser"))
+        if message.codec is not None and "lossy" not in self.allow:
+            yield _outside((*path, "codec"), message.codec.kind, (None,))
+        elif message.codec is not None and message.codec not in self.codecs:
+            yield _outside((*path, "codec"), message.codec, self.codecs)
+        if message.slice_bytes is not None and message.slice_bytes not in self.slice_bytes:
+            yield _outside((*path, "slice_bytes"), message.slice_bytes, self.slice_bytes)
+        if message.lane >= self.max_lanes:
+            yield _outside((*path, "lane"), message.lane, (f"0 to {self.max_lanes - 1}",))
+        if message.priority >= self.max_priorities:
+            yield _outside((*path, "priority"), message.priority, (f"0 to {self.max_priorities - 1}",))
 
     def _partition_problems(self, partition: Partition, shape: tuple[int, ...], path: Path) -> Iterator[Problem]:
         sizes = partition.sizes

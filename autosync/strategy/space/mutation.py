@@ -10,6 +10,7 @@ from autosync.specs.model import ModelSpec
 from autosync.strategy.canonical import canonical
 from autosync.strategy.representation import Strategy
 from autosync.strategy.space import message_changes, part_changes, step_changes
+from autosync.strategy.space.batching_choice import batched, batching_choice
 from autosync.strategy.space.chance import draw_weighted
 from autosync.strategy.space.choices import Choices
 from autosync.strategy.space.division import divided, division_of
@@ -42,6 +43,9 @@ CHANGE_WEIGHTS: Mapping[Change, float] = {
 P_DIVISION = 0.15
 """The chance that a mutation changes the shares of the batch, where the space has uneven ones."""
 
+P_BATCHING = 0.15
+"""The chance that a mutation changes the batching, for a model whose graph changes."""
+
 P_TREES = 0.2
 """The chance that a mutation of a strategy with written-out trees changes these."""
 
@@ -56,6 +60,7 @@ class Mutator:
         self._model = model
         self._cluster = cluster
         self._division = division_of(model, cluster, limits)
+        self._batching = batching_choice(model, cluster, limits)
         self._room = make_room(model, bandwidths_of(cluster), limits, choices)
         # Searches mutate the same few parents often. The key is the `id` of a strategy, which is kept alive beside it.
         self._canonical: dict[int, tuple[Strategy, Strategy]] = {}
@@ -73,6 +78,8 @@ class Mutator:
         """Return the strategy after one change, if that applies."""
         if self._division is not None and rng.random() < P_DIVISION:
             return divided(strategy, self._division.change(strategy.shares, rng))
+        if self._batching is not None and rng.random() < P_BATCHING:
+            return batched(strategy, self._batching.change(strategy.batching, rng))
         if any(map(has_trees, strategy.messages)) and rng.random() < P_TREES:
             return change_trees(self._room, strategy, rng)
         changed = draw_weighted(rng, CHANGE_WEIGHTS)(self._room, strategy, rng)

@@ -17,6 +17,7 @@ from autosync.specs.model import DType, ModelSpec, Variable
 from autosync.strategy.codecs import Codec, PowerSGD
 from autosync.strategy.parts import Partition, parts_of
 from autosync.strategy.representation import Strategy
+from autosync.strategy.space.batching_choice import batched, batching_choice
 from autosync.strategy.space.chance import draw_weighted
 from autosync.strategy.space.choices import Choices, KindTable, Variant
 from autosync.strategy.space.cutting import axes_to_cut, draw_partition
@@ -76,6 +77,7 @@ class Sampler:
         self._limits = limits
         self._choices = choices
         self._division = division_of(model, cluster, limits)
+        self._batching = batching_choice(model, cluster, limits)
         self._bandwidths = bandwidths_of(cluster)
         self._variables = sorted(model.variables, key=lambda variable: variable.ready)
         self._num_bytes = [variable.num_bytes for variable in self._variables]
@@ -174,7 +176,8 @@ class Sampler:
         # Last, so that seeds draw on other clusters what they always did.
         draw_following(rng, drafts, self._choices)
         messages = tuple([draft.message() for draft in drafts])
-        return divided(Strategy(overlap=overlap, partitions=partitions, messages=messages), shares)
+        drawn = divided(Strategy(overlap=overlap, partitions=partitions, messages=messages), shares)
+        return drawn if self._batching is None else batched(drawn, self._batching.draw(rng))
 
 
 class _Variants:

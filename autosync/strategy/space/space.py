@@ -12,6 +12,7 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.representation import Overlap, Strategy
+from autosync.strategy.space.batching_choice import batching_choice
 from autosync.strategy.space.choices import Choices, find_choices
 from autosync.strategy.space.counting import log10_size
 from autosync.strategy.space.crossover import cross
@@ -97,6 +98,8 @@ class Space:
     def _log10_size(self) -> float:
         division = division_of(self.model, self.cluster, self._legal_limits)
         more = 0.0 if division is None else division.log10_size()
+        batching = batching_choice(self.model, self.cluster, self._legal_limits)
+        more += 0.0 if batching is None else batching.log10_size()
         whole = log10_size(self.model, self._legal_limits, self.choices) + more
         if self.stages is None:
             return whole
