@@ -154,10 +154,10 @@ def _graph_lines(model: ModelSpec) -> list[str]:
     if graphs is None:
         return []
     own, fastest = graphs.policies[0], min(graphs.policies, key=lambda one: one.seconds)
+    own_time, best_time = units.format_time(own.seconds), units.format_time(fastest.seconds)
     lines = [
         f"an example has {_range(graphs.vertices)} vertices, and {_range(graphs.depths)} levels",
-        f"batching: {own.name} takes {units.format_time(own.seconds)}, and {fastest.name}, the fastest, "
-        f"{units.format_time(fastest.seconds)}",
+        f"batching: {own.name} takes {own_time}, and {fastest.name}, the fastest, {best_time}",
     ]
     if graphs.undealt:
         return [*lines, f"examples cannot be dealt by cost: {graphs.undealt}"]
