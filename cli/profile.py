@@ -149,7 +149,7 @@ def _cut_lines(model: ModelSpec) -> list[str]:
 
 
 def _graph_lines(model: ModelSpec) -> list[str]:
-    """Return lines about a model whose graph changes: its examples, its batching policies, and how they can be dealt."""
+    """Return lines about a model whose graph changes: its examples, their batching policies and their deals."""
     graphs = model.graphs
     if graphs is None:
         return []
