@@ -77,6 +77,8 @@ class TunedBatching:
         ordered = sorted(batch, key=lambda graph: graph.num_vertices)
         parts = [ordered[: len(batch) // 2], ordered[len(batch) // 2 :]]
         weights = [float(len(part) if self.weight is None else self.weight(part)) for part in parts]
+        if not sum(weights):
+            return "the task's weight of a batch is 0"
         whole, *gradients = [self._gradient(model, part) for part in (batch, *parts)]
         mean = sum(weight / sum(weights) * one for weight, one in zip(weights, gradients, strict=True))
         if float((whole - mean).norm()) <= _TOLERANCE * float(whole.norm()):
@@ -90,7 +92,7 @@ class TunedBatching:
         trained = [one for one in model.parameters() if one.requires_grad]
         with without_dropout(model):
             loss = self.loss(model(graphs), graphs)
-        found = torch.autograd.grad(loss, trained, allow_unused=True)
+        found: Sequence[torch.Tensor | None] = torch.autograd.grad(loss, trained, allow_unused=True)
         flat = [torch.zeros_like(one) if grad is None else grad for one, grad in zip(trained, found, strict=True)]
         return torch.cat([one.to_dense().flatten().double() for one in flat])
 
