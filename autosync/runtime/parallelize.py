@@ -49,9 +49,9 @@ def parallelize(
 ) -> tuple[torch.nn.Module, GivenT]:
     """Train a model with a bundle's strategy. Call it after `init_process_group`, on all ranks.
 
-    Without a bundle, the file that AUTOSYNC_BUNDLE names in the environment is used; `autosync launch` sets it.
-
-    If several optimizers update the model, `optimizer` is the list of all of them.
+    Without a bundle, the file that AUTOSYNC_BUNDLE names in the environment is used; `autosync launch` sets it. If
+    several optimizers update the model, `optimizer` is the list of all of them. A `VertexModel` follows the policy of the
+    bundle's batching; `autosync.graphs.dealt_batch` deals examples.
 
     The returned model and optimizer are the same objects: gradients are synchronised as backward computes them, and
     `optimizer.step()` updates every rank's parameters. All ranks start from rank 0's parameters and buffers (with
@@ -67,9 +67,6 @@ def parallelize(
     step do not travel; without it they are right as well, but travel as zeros. With `trace`, every rank writes a
     timeline to its own file, the path with the rank's number in its name, which Perfetto opens; it does not show what
     torch's reducer does. Nodes that only serve write their files under the same path as the first rank.
-
-    If the bundle has a batching of graphs, the model's `VertexModel` follows its policy. Dealing is the caller's:
-    `autosync.graphs.dealt_batch.deal_batch`.
     """
     bare = bare_of(model)
     if bare in _SESSIONS:
