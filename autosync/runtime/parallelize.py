@@ -50,8 +50,8 @@ def parallelize(
     """Train a model with a bundle's strategy. Call it after `init_process_group`, on all ranks.
 
     Without a bundle, the file that AUTOSYNC_BUNDLE names in the environment is used; `autosync launch` sets it. If
-    several optimizers update the model, `optimizer` is the list of all of them. A `VertexModel` follows the policy of the
-    bundle's batching; `autosync.graphs.dealt_batch` deals examples.
+    several optimizers update the model, `optimizer` is the list of all of them. A `VertexModel` follows the policy of
+    the bundle's batching; `autosync.graphs.dealt_batch` deals examples.
 
     The returned model and optimizer are the same objects: gradients are synchronised as backward computes them, and
     `optimizer.step()` updates every rank's parameters. All ranks start from rank 0's parameters and buffers (with

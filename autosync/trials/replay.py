@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from autosync.runtime.local.optimizer_facts import known_optimizer
 from autosync.specs.compute_pace import USUAL, Pace, at_pace
+from autosync.specs.graph_batching import GraphBatching, GraphProfile
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Variable
 from autosync.specs.task import Task
 
@@ -152,6 +153,9 @@ class ReplayedModel(_Owner):
             parent.add_module(step, module)
         assert isinstance(module, _Owner), "all modules here are"
         return module
+
+    def take_batching(self, batching: GraphBatching, profile: GraphProfile) -> None:
+        """Do nothing: the pace of the passes already has what a batching of graphs changes."""
 
     def forward(self, rows: Rows) -> torch.Tensor:
         for segment in self._timeline.forward:

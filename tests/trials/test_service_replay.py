@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from autosync.errors import OperationError
 from autosync.plan.bundling import bundled
 from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.graph_batching import DealingTimes, GraphBatching, GraphProfile, PolicySeconds
 from autosync.specs.model import ModelSpec
-from autosync.specs.model_file import load_model
+from autosync.specs.model_file import load_model, save_model
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Strategy
@@ -42,6 +44,31 @@ def test_a_spec_trains_under_ddp_and_under_our_engine(cluster: ClusterSpec, star
             assert min(min(steps) for steps in samples.step_seconds) > 0.9 * model.step_seconds
             service.release(contestant.name)
     assert len(started) == 2
+
+
+def test_a_replay_has_the_pace_of_its_batching(cluster: ClusterSpec, started: list[int], tmp_path: Path) -> None:
+    """The profile's own policy takes twice as long, and loses half a step more to the slowest rank."""
+    graphs = GraphProfile(
+        vertices=(1, 2, 3, 4),
+        depths=(1, 2, 3, 4),
+        policies=(PolicySeconds(order="depth", seconds=0.2), PolicySeconds(order="agenda", seconds=0.1)),
+        dealings=(DealingTimes(num_workers=2, by_count=1.5, by_cost=1.0),),
+    )
+    model = replace(load_model(TARGET), graphs=graphs)
+    save_model(model, tmp_path / "model.yaml")
+    strategy = replace(
+        build_preset("ddp", model, cluster), batching=GraphBatching(order="agenda", dealing="cost"), overlap="forward"
+    )
+    with TrialService(
+        target=str(tmp_path / "model.yaml"), model=model, cluster=cluster, folder=tmp_path / "f"
+    ) as service:
+        service.prepare(Contestant(name="stock"))
+        service.prepare(Contestant(name="batched", bundle=_bundle(strategy, model, cluster)))
+        stock, batched = (
+            min(min(steps) for steps in service.run(name, 3).step_seconds) for name in ("stock", "batched")
+        )
+    assert 0.9 * model.step_seconds * 0.5 < batched < stock
+    assert stock > 1.3 * model.step_seconds
 
 
 @pytest.fixture
