@@ -128,6 +128,8 @@ def _reasons(form: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Iterator
         yield "ranks compute stages of the model, and with DDP each rank computes all layers"
     if form.shares:
         yield "the ranks compute uneven shares of the batch, and DDP takes the plain mean of their gradients"
+    if form.batching is not None:
+        yield "the strategy says how graphs are batched and dealt to ranks, and DDP has no setting for it"
     if form.num_lanes > 1:
         yield "messages are in several lanes, and DDP has one order"
     wrong: dict[str, list[str]] = {}

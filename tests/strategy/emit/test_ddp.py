@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.graph_batching import GraphBatching
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
 from autosync.specs.untrained import Untrained
 from autosync.strategy.codecs import Cast, Int8, PowerSGD
@@ -153,6 +154,7 @@ def _whole(**fields: object) -> Strategy:
     ("strategy", "reason"),
     [
         (replace(_whole(), overlap="forward"), "transfers overlap the next forward pass"),
+        (replace(_whole(), batching=GraphBatching(order="agenda")), "how graphs are batched and dealt to ranks"),
         (_whole(synchroniser=ParameterServer(server="n0")), "w is synchronised by parameter server"),
         (_whole(synchroniser=AllReduce(topology="ring")), "w is all-reduced by ring"),
         (_whole(slice_bytes=4096), "w travels in slices"),
