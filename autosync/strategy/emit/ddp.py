@@ -121,17 +121,25 @@ def buckets_under(settings: DdpSettings, model: ModelSpec, cluster: ClusterSpec)
     return assign_by_size(variables, settings.limits_bytes, lambda v: is_sparse_to_ddp(v, model, cluster))
 
 
+def _of_whole_step(form: Strategy) -> list[tuple[bool, str]]:
+    """Return what DDP cannot do of the settings of a whole step, and whether the strategy does it."""
+    return [
+        (form.overlap != "backward", "transfers overlap the next forward pass, and DDP's end when backward returns"),
+        (bool(form.stages), "ranks compute stages of the model, and with DDP each rank computes all layers"),
+        (
+            bool(form.shares),
+            "the ranks compute uneven shares of the batch, and DDP takes the plain mean of their gradients",
+        ),
+        (
+            form.batching is not None,
+            "the strategy says how graphs are batched and dealt to ranks, and DDP has no setting for it",
+        ),
+        (form.num_lanes > 1, "messages are in several lanes, and DDP has one order"),
+    ]
+
+
 def _reasons(form: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Iterator[str]:
-    if form.overlap != "backward":
-        yield "transfers overlap the next forward pass, and DDP's end when backward returns"
-    if form.stages:
-        yield "ranks compute stages of the model, and with DDP each rank computes all layers"
-    if form.shares:
-        yield "the ranks compute uneven shares of the batch, and DDP takes the plain mean of their gradients"
-    if form.batching is not None:
-        yield "the strategy says how graphs are batched and dealt to ranks, and DDP has no setting for it"
-    if form.num_lanes > 1:
-        yield "messages are in several lanes, and DDP has one order"
+    yield from (reason for is_so, reason in _of_whole_step(form) if is_so)
     wrong: dict[str, list[str]] = {}
     for message in form.messages:
         for name, what in _message_reasons(message, model, cluster):
