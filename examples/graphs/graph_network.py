@@ -3,6 +3,7 @@
 Each layer is a layer of vertices of the input graph. Vertices with the same number of neighbours run together.
 
     autosync graph analyse examples/graphs/graph_network.py
+    autosync tune examples/graphs/graph_network.py --cluster 4-hosts
 """
 
 import random
@@ -84,3 +85,8 @@ def graph_task():
     model = VertexModel({"embed": Embed(), "update": Update()}, state_width=WIDTH)
     graphs = [random_graph(chance) for _ in range(NUM_EXAMPLES)]
     return GraphTask(model=model, graphs=graphs, loss=loss, weight=weight, batch_size=32)
+
+
+def task():
+    """Return the training, for `autosync profile` and `autosync tune`."""
+    return graph_task().task(lambda parameters: torch.optim.Adam(parameters, lr=0.01))

@@ -3,6 +3,7 @@
 A sequence is a graph too: each step reads the state of the step before it. No sequence is padded.
 
     autosync graph analyse examples/graphs/sequences.py
+    autosync tune examples/graphs/sequences.py --cluster 4-hosts
 """
 
 import random
@@ -57,3 +58,8 @@ def graph_task():
     chance = random.Random(5)
     model = VertexModel(Step(), state_width=WIDTH)
     return GraphTask(model=model, graphs=[walk(chance) for _ in range(NUM_EXAMPLES)], loss=loss, batch_size=64)
+
+
+def task():
+    """Return the training, for `autosync profile` and `autosync tune`."""
+    return graph_task().task(lambda parameters: torch.optim.Adam(parameters, lr=0.01))

@@ -7,6 +7,8 @@ import torch
 
 from autosync.graphs.load import load_graph_task
 from autosync.graphs.policy import BatchingPolicy, OrderName
+from autosync.specs.profile.run import profile
+from autosync.specs.task_file import load_task
 
 ROOT = Path(__file__).parents[2]
 NAMES = ["graph_network", "sequences", "tree_lstm"]
@@ -28,6 +30,15 @@ def test_an_example_learns(name: str, order: OrderName) -> None:
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.9 * losses[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_can_be_dealt_by_cost(name: str) -> None:
+    """The mean of its loss is what it declares."""
+    found = profile(load_task(str(ROOT / f"examples/graphs/{name}.py")), steps=1).graphs
+    assert found is not None
+    assert found.undealt == ""
+    assert found.dealing_factor("cost", 4) < found.dealing_factor("count", 4)
 
 
 def test_the_page_names_every_example() -> None:
