@@ -119,6 +119,8 @@ def _winner(found: ShownSummary) -> list[str]:
     ]
     if found.stages is not None and found.stages.searched and found.stages.in_words:
         lines.append(f"  the bounds:   {found.stages.in_words}")
+    if found.graphs is not None and found.graphs.in_words:
+        lines.append(f"  its graphs:   {found.graphs.in_words}")
     if winner.training:
         lines.append(f"  training:     {winner.training}")
     return lines + [f"  {ratio.in_words}" for ratio in winner.against]

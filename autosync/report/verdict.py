@@ -20,6 +20,7 @@ def verdict_section(report: StudyReport) -> Markup:
         element("dl", [_figure(*one) for one in _figures(report)], class_="figures"),
         _left(report),
         _about_stages(report),
+        _about_graphs(report),
         items(doubts(report)),
     )
 
@@ -96,6 +97,14 @@ def _about_stages(report: StudyReport) -> Markup:
         return Markup()
     words = f"The bound of a step: {stages.in_words}" if stages.searched else stages.in_words
     return element("p", f"{words[:1].upper()}{words[1:]}.", class_="soft")
+
+
+def _about_graphs(report: StudyReport) -> Markup:
+    """Return a paragraph on the batching and the dealing of graphs, for a model whose graph changes."""
+    graphs = report.summary.graphs
+    if graphs is None or not graphs.in_words:
+        return Markup()
+    return element("p", f"{graphs.in_words[:1].upper()}{graphs.in_words[1:]}.", class_="soft")
 
 
 def doubts(report: StudyReport) -> list[str]:

@@ -138,6 +138,7 @@ class ShownSummary:
     profile: InWords | None = None
     bound_seconds: float | None = None
     stages: ShownStages | None = None
+    graphs: InWords | None = None
     prospect: InWords
     proposer: str | None = None
     ended: str | None = None

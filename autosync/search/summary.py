@@ -9,6 +9,7 @@ from pathlib import Path
 from autosync.datasets.schema import Flag, Measurement, Record, seconds_of_steps
 from autosync.plan.bound_terms import Bound
 from autosync.plan.stage_bound import least_divided_memory
+from autosync.search.graph_findings import graph_findings
 from autosync.search.guarantee import ProofResult, Verdict
 from autosync.search.headroom import Headroom, TimeShares, possible_gain, time_shares
 from autosync.search.winner_usage import WinnerUsage
@@ -64,6 +65,7 @@ def summary_fields(
         "other_cpu_share": verdict.other_cpu_share,
         "bound_seconds": gain.bound.seconds,
         "stages": _stage_findings(model, cluster, limit, divided, why_undivided),
+        "graphs": graph_findings(verdict.winner.candidate.strategy, model, cluster),
         "prospect": {
             "most_times_as_fast": gain.most,
             "exposed_share": 1 - gain.default.compute / gain.default.step,
