@@ -126,10 +126,10 @@ Examples:
 )
 @click.option(
     "--schedule",
-    type=click.Choice(("gpipe", "1f1b", "interleaved", "zero_bubble", "2bw")),
+    type=click.Choice(("gpipe", "1f1b", "interleaved", "zero_bubble", "2bw", "stashing")),
     default="1f1b",
     show_default=True,
-    help="The order of passes; 2bw has no flush, and its gradients are one step late.",
+    help="The order of passes; 2bw and stashing have no flush, and gradients of older parameters.",
 )
 @click.option(
     "--slack",

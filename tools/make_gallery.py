@@ -69,6 +69,7 @@ CASES: Mapping[str, Case] = {
     "uneven_batches": Case(cluster="4-hosts-uneven"),
     "gpipe": Case(model="language_model", options={"microbatches": 8}),
     "interleaved_1f1b": Case(model="language_model", options={"microbatches": 8}),
+    "pipedream": Case(model="language_model"),
     "pipedream_2bw": Case(model="language_model"),
     "pipedream_flush": Case(model="language_model"),
     "diloco": Case(options={"every": 4}),

@@ -63,7 +63,8 @@ def _division(plan: Plan, names: Sequence[int]) -> list[Any]:
     """Return the shares and the stages of the renamed ranks, and whether batches are weighed; nothing if undivided."""
     stages = [[stage.before, [names[rank] for rank in stage.ranks]] for stage in plan.stages]
     if stages:
-        return [stages, plan.microbatches, *(["recompute"] if plan.recompute else [])]
+        words = [word for word, is_so in (("recompute", plan.recompute), ("stashes", plan.stashes)) if is_so]
+        return [stages, plan.microbatches, *words]
     if not plan.shares and not plan.weighs:
         return []
     return [[share for _, share in sorted(zip(names, plan.shares, strict=False))], plan.weighs]

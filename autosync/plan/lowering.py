@@ -84,6 +84,7 @@ def _lower(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Plan:
         recompute=strategy.recompute,
         splits_backward=bool(strategy.stages) and strategy.schedule == "zero_bubble",
         flushes=not strategy.stages or strategy.schedule not in UNFLUSHED,
+        stashes=bool(strategy.stages) and strategy.schedule == "stashing",
     )
 
 

@@ -1,8 +1,9 @@
 """The passes of stages in a plan: their order on each rank, and the sends between stages.
 
-Operations are those of one step. Without a flush (`2bw`), ranks mix the passes of two steps: a forward pass waits for
-the backward pass before which as many others are under way as the rank may have, and this one may be of the last step.
-Forward passes come in order, and so do backward passes; `rank_passes` says how a rank takes them in turn.
+Operations are those of one step. Without a flush (`2bw` and `stashing`), ranks mix the passes of steps: a forward pass
+waits for the backward pass before which as many others are under way as the rank may have, and this one may be of an
+earlier step. Forward passes come in order, and so do backward passes; `rank_passes` says how a rank takes them in turn.
+Under `stashing`, a forward pass also waits for the update whose parameters it takes.
 
 The order comes from a small simulation in whole units of time. `gpipe` makes all forward passes first. Under `1f1b`, a
 rank that is free makes forward and backward passes in turn, as far as what they need has come. It has at most as many
@@ -40,6 +41,7 @@ from autosync.strategy.stages import (
     PipelineSchedule,
     boundary_cuts,
     bytes_of_microbatch,
+    late_turns,
     most_under_way,
 )
 
@@ -254,7 +256,11 @@ class _Writer:
             self._unchain()
 
     def _unchain(self) -> None:
-        """Let passes wait for earlier ones of their direction, and for room, instead of for the rank's last pass."""
+        """Let passes wait for earlier ones of their direction, and for room, instead of for the rank's last pass.
+
+        If stages stash parameters, forward passes also wait for the update that makes theirs.
+        """
+        stashes = self._builder.strategy.schedule == "stashing"
         for number, stage in enumerate(self._stages):
             most = most_under_way(self._stages, number, self._builder.strategy.slack)
             for place in range(len(stage.ranks)):
@@ -263,8 +269,12 @@ class _Writer:
                 backward = [self._done["backward", number, microbatch] for microbatch in mine]
                 chained = {*forward, *backward}
                 for position, edge in enumerate(forward):
-                    room = backward[position - most]._replace(lag=int(position < most))
-                    self._rewire(edge, chained, [*forward[:position][-1:], room])
+                    steps, place = divmod(position - most, len(mine))
+                    room = backward[place]._replace(lag=-steps)
+                    waits = [*forward[:position][-1:], room]
+                    if stashes:
+                        waits.append(Edge("step_called", -1, 1 + late_turns(position, most, len(mine))))
+                    self._rewire(edge, chained, waits)
                 for position, edge in enumerate(backward):
                     self._rewire(edge, chained, [forward[position], *backward[:position][-1:]])
 

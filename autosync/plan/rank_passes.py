@@ -1,12 +1,16 @@
 """The passes of stages that one rank makes in a step, in their order.
 
 With a flush they come as the plan lists them. Without one, a rank takes forward and backward passes in turn, and has as
-many microbatches under way as it may: so its first backward passes are those of the step before (`late`), and its last
-ones come in the next step.
+many microbatches under way as it may: so its first backward passes are those of earlier steps (`late`), and its last
+ones come in later steps.
 
 A rank with n microbatches of its own, of which k may be under way, makes the forward pass of microbatch j and then the
-backward pass of microbatch j - k + 1, which for j < k - 1 is one of the step before. No rank waits for ever: a stage
-has more examples under way than the stages behind it, so a backward pass comes back before the rank needs it to go on.
+backward pass of microbatch j - k + 1, which for j < k - 1 is one of an earlier step. No rank waits for ever. Let a stage
+have w ranks, and count microbatches over all steps. Then the backward pass of microbatch m comes right after the
+forward pass of microbatch m + (k - 1) w. If (k - 1) w does not grow from a stage to the next one, which is a rule for
+strategies, a wait always goes from a pass to one with a smaller number, or with the same one and a forward pass, or
+nearer to where the microbatch comes from. So waits make no circle. A wait for the update of a stage makes none either:
+it is for backward passes whose number is smaller.
 """
 
 from __future__ import annotations
@@ -14,20 +18,23 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from autosync.plan.types import Local, LocalKind, Plan, StagePass
+from autosync.strategy.stages import late_turns
 
 
 class RankPass(NamedTuple):
     """One pass of a rank: the operation (by position), its kind, and its place.
 
     `before` is the pass of this rank that makes what this pass needs. It is -1 if another rank sends that, or if the
-    pass needs nothing. A `late` pass is of the step before.
+    pass needs nothing. A pass that is `late` is of so many steps before. It computes with parameters that miss the updates
+    of so many steps (`misses`) before its own.
     """
 
     operation: int
     kind: LocalKind
     place: StagePass
     before: int
-    late: bool = False
+    late: int = 0
+    misses: int = 0
 
     @property
     def is_forward(self) -> bool:
@@ -51,11 +58,19 @@ def _in_turn(plan: Plan, passes: list[RankPass]) -> list[RankPass]:
     forward = [one for one in passes if one.is_forward]
     backward = [one for one in passes if not one.is_forward]
     numbers = {one.operation: number for number, one in enumerate(backward)}
-    # The first forward pass waits for the one of the step before that makes room for it.
-    (room,) = (edge for edge in plan.operations[forward[0].operation].after if edge.lag)
-    num_late = len(backward) - numbers[room.target] - 1
+    # The first forward pass waits for the one that makes room for it.
+    first = plan.operations[forward[0].operation].after
+    (room,) = (edge for edge in first if edge.lag and edge.event == "operation")
+    under_way, per_step = room.lag * len(backward) - numbers[room.target], len(backward)
     found = []
-    for number, one in enumerate(forward):
-        earlier = backward[number - num_late]
-        found += [one, earlier._replace(late=number < num_late)]
+    for turn, one in enumerate(forward):
+        place = (turn - under_way + 1) % per_step
+        missed = [late_turns(number, under_way, per_step) if plan.stashes else 1 for number in (turn, place)]
+        late = late_turns(turn, under_way, per_step)
+        found += [one._replace(misses=missed[0]), backward[place]._replace(late=late, misses=missed[1])]
     return found
+
+
+def most_late(plan: Plan) -> int:
+    """Return by how many steps the latest pass of any rank is late."""
+    return max(one.late for rank in range(plan.num_workers) for one in passes_of(plan, rank))

@@ -233,7 +233,8 @@ class Plan:
     microbatches, each divided by the number of microbatches, and the ranks' gradients of a variable add up.
     `recompute`: a backward pass computes the activations of its stage again. `splits_backward`: it leaves gradients of
     weights to a later pass, `weights`. Without `flushes`, passes of the next step come before the last ones of this
-    step (see `rank_passes`), and those of a step take the parameters before the last update.
+    step (see `rank_passes`), and those of a step take the parameters before the last update. If it `stashes`, each
+    stage is updated by itself, and passes take its newest parameters.
     """
 
     model: str
@@ -256,6 +257,7 @@ class Plan:
     recompute: bool = False
     splits_backward: bool = False
     flushes: bool = True
+    stashes: bool = False
 
     @property
     def gradient_pass(self) -> LocalKind:

@@ -25,9 +25,10 @@ from autosync.runtime.data_parallel_steps import DataParallelSteps
 from autosync.runtime.parallelize import note_begun
 from autosync.runtime.session.agreement import agree, facts_of_rank, parameters_of, refusal_told
 from autosync.runtime.session.start import next_session
+from autosync.runtime.stages.double_buffered_session import DoubleBufferedSession
 from autosync.runtime.stages.recorded_model import record_stages
 from autosync.runtime.stages.staged_session import MakeStages, StagedSession, refuse_hooks
-from autosync.runtime.stages.unflushed_session import UnflushedSession
+from autosync.runtime.stages.stashing_session import StashingSession
 from autosync.runtime.wire.links import Links
 from autosync.specs.task import Task
 from autosync.specs.task_run import build_model, build_optimizer, needs_closure
@@ -68,7 +69,8 @@ class Trainer:
     def step(self, batch: Any) -> float:
         """Take one optimizer step on a global batch; return the loss of this batch, which is the same on all ranks.
 
-        Without a flush (schedule `2bw`) it is the loss of the batch before, for nobody waits for this one's.
+        Without a flush (schedules `2bw` and `stashing`) it is the loss of the batch before, or of an earlier one if
+        passes are later than that, for nobody waits for this one's.
         The first axis of every tensor of the batch counts its examples. If the task accumulates, `batch` is a sequence
         of as many global batches as it has microsteps.
         """
@@ -205,8 +207,7 @@ def _staged(
     )
     with contextlib.ExitStack() as undo:
         undo.callback(links.close)
-        kind = StagedSession if plan.flushes else UnflushedSession
-        session = kind(
+        session = _session_of(plan)(
             task,
             model,
             optimizer,
@@ -220,6 +221,12 @@ def _staged(
         )
         undo.pop_all()
     return session
+
+
+def _session_of(plan: Plan) -> type[StagedSession]:
+    if plan.flushes:
+        return StagedSession
+    return StashingSession if plan.stashes else DoubleBufferedSession
 
 
 def refuse_stages(

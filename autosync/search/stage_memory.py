@@ -4,7 +4,7 @@ Every rank builds the whole model, and keeps gradients and state of what its sta
 microbatch holds activations until its backward pass, and the plan's order says how many microbatches are between both.
 If backward passes are split, it holds them until the gradients of weights are there: their factors take as much. If
 backward passes compute activations again, it holds what has crossed the boundary before its stage.
-Without a flush, it also has two copies of the parameters of its stages.
+Without a flush, it also has a copy of its stage's parameters for each version that passes under way need.
 In the first step, each rank also runs all stages by itself on one microbatch, with the gradients of the whole model.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 
+from autosync.plan.rank_passes import passes_of
 from autosync.plan.types import Local, Plan, StagePass
 from autosync.specs.model import STATE_ITEM_BYTES, ModelSpec
 from autosync.strategy.stages import boundary_cuts, bytes_of_microbatch, holders_of_variables
@@ -48,14 +49,24 @@ def _held_bytes(plan: Plan, model: ModelSpec) -> list[float]:
 def _trained_bytes(plan: Plan, model: ModelSpec) -> list[float]:
     """Return the bytes of gradients and state on each rank."""
     found = [0.0] * len(plan.ranks)
+    more = [_more_copies(plan, rank) for rank in range(plan.num_workers)]
     for name, ranks in holders_of_variables(plan.stages, model).items():
         variable = model.variable(name)
         state = model.optimizer.state_slots * STATE_ITEM_BYTES * variable.num_elements
-        # Each of the two batches under way has its own copy and its own gradient.
-        copies = 0 if plan.flushes else 3
         for rank in ranks:
-            found[rank] += (1 + copies) * variable.num_bytes + state
+            found[rank] += (1 + more[rank]) * variable.num_bytes + state
     return found
+
+
+def _more_copies(plan: Plan, rank: int) -> int:
+    """Return how many copies of its stage's parameters and gradients a rank has, besides one of each."""
+    if plan.flushes:
+        return 0
+    if not plan.stashes:
+        # Each of the two batches under way has its own copy and its own gradient.
+        return 3
+    missed = max(one.misses for one in passes_of(plan, rank))
+    return missed + 1 if missed else 0
 
 
 def _entering_bytes(plan: Plan, model: ModelSpec, num_examples: int) -> list[float]:
@@ -78,4 +89,18 @@ def _most_under_way(plan: Plan, passes: list[Local], of_stage: list[float], ente
         most[rank] = max(most[rank], now[rank] + again)
         if one.kind == plan.gradient_pass:
             now[rank] -= kept
+    if not plan.flushes:
+        for rank, _ in enumerate(most[: plan.num_workers]):
+            most[rank] = _unflushed_under_way(plan, rank, of_stage, entering)
     return most
+
+
+def _unflushed_under_way(plan: Plan, rank: int, of_stage: list[float], entering: list[float]) -> float:
+    """Return what a rank holds of microbatches after a forward pass: those of earlier steps are under way too."""
+    passes = passes_of(plan, rank)
+    stage = passes[0].place.stage
+    # Between two steps, a backward pass that is late by several steps has left a microbatch of each of them.
+    num_under_way = 1 + sum(one.late for one in passes)
+    if plan.recompute:
+        return num_under_way * entering[stage] + of_stage[stage]
+    return num_under_way * of_stage[stage]

@@ -19,6 +19,7 @@ from autosync.strategy.stages import (
     holders_of_variables,
     most_under_way,
     ring_of,
+    stages_of_variables,
 )
 
 _ROUTES = ("native", "ring", "tree", "halving_doubling")
@@ -51,6 +52,7 @@ def stage_problems(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -
     yield from _unbuilt(strategy, model, cluster)
     if not broken:
         yield from _microbatches(strategy, model, cluster)
+        yield from _stashed(strategy, model)
         yield from _messages(strategy, model)
 
 
@@ -112,14 +114,40 @@ def _unflushed(strategy: Strategy) -> Iterator[Problem]:
         what = f"rank {several[0]} in several stages without a flush"
         yield Problem(what=what, rule="each rank computes one stage", path=("schedule",))
     for number, stage in enumerate(stages):
-        width = len(stage.ranks)
+        width, most = len(stage.ranks), most_under_way(stages, number, strategy.slack)
         if count % width:
             rule = f"each of a stage's {width} ranks computes equally many"
             yield Problem(what=f"{count} microbatches without a flush", rule=rule, path=("microbatches",))
-        elif count // width < most_under_way(stages, number, strategy.slack):
-            most = most_under_way(stages, number, strategy.slack)
+        elif strategy.schedule == "2bw" and count // width < most:
             rule = f"a rank of stage {number} has {most} of its own under way, which are of one step and the next"
             yield Problem(what=f"{count} microbatches without a flush", rule=rule, path=("microbatches",))
+    # What a stage passes forward before the backward pass of a microbatch (see `rank_passes`).
+    ahead = [len(stage.ranks) * (most_under_way(stages, n, strategy.slack) - 1) for n, stage in enumerate(stages)]
+    for number, (before, after) in enumerate(itertools.pairwise(ahead)):
+        if after > before:
+            what = f"a slack of {strategy.slack} with {len(stages[number + 1].ranks)} ranks in stage {number + 1}"
+            rule = (
+                f"before a backward pass, stage {number + 1} would need {after} later microbatches, and stage {number} "
+                f"passes only {before} on before it needs this pass"
+            )
+            yield Problem(what=what, rule=rule, path=("slack",), hint="a slack of 0 goes with all stages")
+
+
+def _stashed(strategy: Strategy, model: ModelSpec) -> Iterator[Problem]:
+    """Yield why stages cannot be updated one by one."""
+    if strategy.schedule != "stashing":
+        return
+    path: Path = ("schedule",)
+    if len(strategy.stages) == 1:
+        yield Problem(what="stashing with one stage", rule="no microbatch of it would miss an update", path=path)
+    elsewhere = "take 2bw, which updates all stages together"
+    if model.clip_norm is not None:
+        rule = "a stage is updated before the gradients of the stages before it are there"
+        yield Problem(what="stashing for a task that clips", rule=rule, path=path, hint=elsewhere)
+    for name, uses in stages_of_variables(strategy.stages, model).items():
+        if len(uses) > 1:
+            what = f"stashing with {name} in the stages {' and '.join(map(str, uses))}"
+            yield Problem(what=what, rule="stages are updated at different times", path=path, hint=elsewhere)
 
 
 def _unbuilt(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Iterator[Problem]:

@@ -9,9 +9,10 @@ both use is on one rank. `schedule` sets the order of forward and backward passe
 lets a rank have so many more microbatches between their two passes; they hide the time that sends take. Under
 `interleaved`, the ranks take stages in turn, several each, and `slack` counts as under `1f1b`. Under `zero_bubble`, a
 backward pass computes only what the stage before waits for; the gradients of weights come in a pass of their own, for
-which ranks have time when they would wait. Under `2bw` passes come as under `1f1b`, but there is no flush: a rank makes
-the last backward passes of a step in its next step, between the forward passes of that one. With `recompute`, a rank
-keeps of a microbatch only what has crossed the boundary before its stage; its backward pass computes the rest again.
+which ranks have time when they would wait. Under `2bw` and `stashing`, passes come as under `1f1b`, but there is no
+flush: a rank makes the last backward passes of a step in its next steps, between the forward passes of those. With
+`recompute`, a rank keeps of a microbatch only what has crossed the boundary before its stage; its backward pass
+computes the rest again.
 
 The order of passes is planned for passes and sends that take so long as `units` of stages and `send_units` say. Without
 them, forward passes take one unit, backward passes two, and sends none.
@@ -23,9 +24,11 @@ both. A rank divides the loss of each microbatch by the number of microbatches. 
 which ranks add up and do not average. If the task clips, the plan sums the squares of all of them, and every rank clips
 by this norm.
 
-Without a flush, the forward passes of a step begin before the last update is made. So all passes of a step, in all
-stages, take the parameters before the last update, and strategies with `2bw` are `stale`: step t adds to the parameters
-what the optimizer makes of the gradient at those before step t - 1.
+Without a flush, the forward passes of a step begin before the last update is made, and strategies are `stale`. There are
+two rules. Under `2bw`, all passes of a step, in all stages, take the parameters before the last update: step t adds to
+the parameters what the optimizer makes of the gradient at those before step t - 1. Under `stashing`, each stage is
+updated as soon as the backward passes of a step are over there. A forward pass takes the newest parameters of its
+stage, and the microbatch's backward pass takes the same (see `late_turns`).
 
 **What is refused**, because it is not built: everything in messages but plain all-reduces, transfers into the next
 forward pass, accumulation, clipping of sparse gradients, loss scaling, weights of batches, uneven shares, and NCCL.
@@ -41,11 +44,12 @@ from autosync.documents import STRICT
 from autosync.specs.cuts import StageCut
 from autosync.specs.model import ModelSpec
 
-PipelineSchedule: TypeAlias = Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "2bw"]
+PipelineSchedule: TypeAlias = Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "2bw", "stashing"]
 """The order of passes: all forward passes first; or one forward pass and one backward pass in turn; or the latter with
-several stages a rank; or the latter with the gradients of weights apart; or the latter without a flush."""
+several stages a rank; or the latter with the gradients of weights apart; or the latter without a flush, with two
+versions of the parameters or with as many as each stage needs."""
 SCHEDULES: tuple[PipelineSchedule, ...] = get_args(PipelineSchedule)
-UNFLUSHED: tuple[PipelineSchedule, ...] = ("2bw",)
+UNFLUSHED: tuple[PipelineSchedule, ...] = ("2bw", "stashing")
 """The schedules without a flush, which make a strategy stale."""
 FLUSHED: tuple[PipelineSchedule, ...] = tuple(one for one in SCHEDULES if one not in UNFLUSHED)
 USUAL_SCHEDULE: PipelineSchedule = "1f1b"
@@ -90,6 +94,19 @@ def most_under_way(stages: Sequence[ModelStage], number: int, slack: int, *, sin
     """
     later = stages[number if since is None else since :]
     return -(-sum(len(stage.ranks) for stage in later) // len(stages[number].ranks)) + slack
+
+
+def late_turns(turn: int, under_way: int, per_step: int) -> int:
+    """Return how many steps late the backward pass is that a rank without a flush makes in a turn of a step.
+
+    In each of the `per_step` turns of a step, a rank makes a forward pass, and then the backward pass of the oldest of
+    the `under_way` microbatches between their two passes. In turn j this is the one that went forward `under_way` - 1
+    turns before, and it is of an earlier step if j < `under_way` - 1.
+
+    So when the forward pass begins, the stage lacks the updates of as many steps before. Under `stashing` they are the
+    updates that the parameters of this microbatch miss.
+    """
+    return max(0, -((turn - under_way + 1) // per_step))
 
 
 def ring_of(stages: Sequence[ModelStage]) -> list[tuple[int, ...]]:

@@ -65,7 +65,8 @@ class ReplayedStage:
         self._seconds = seconds
         self._num_passes = num_passes
         self._replaced: Mapping[nn.Parameter, nn.Parameter] = {}
-        self._num_passed = 0
+        # Copies with other parameters count together: backward passes come in the order of the steps.
+        self._num_passed = [0]
 
     def forward(
         self, batch: Sequence[torch.Tensor], received: Mapping[int, torch.Tensor], *, keeps: bool
@@ -96,11 +97,11 @@ class ReplayedStage:
 
     def _complete(self, seconds: float) -> None:
         """Take the time of a pass that completes a microbatch's gradients; the last one of a step produces them."""
-        self._num_passed += 1
-        if self._num_passed < self._num_passes:
+        self._num_passed[0] += 1
+        if self._num_passed[0] < self._num_passes:
             self._model.pace.spend(seconds)
         else:
-            self._num_passed = 0
+            self._num_passed[0] = 0
             backward_of(self._model, self._names, seconds, self._replaced)
 
     def with_parameters(self, replaced: Mapping[nn.Parameter, nn.Parameter]) -> ReplayedStage:

@@ -1,8 +1,9 @@
 """Plays a plan with stages: passes on ranks, sends on links, then sums within stages and updates.
 
 With a flush, one step from rest is played. Without one, several steps are played, and a step takes as long as from the
-end of one to the end of the next, when the pipeline is full. Sums and norms are not played there, because the passes of
-the next step hide them. But no step is shorter than all bytes of the busiest link take, those of the sums included.
+end of one to the end of the next, when the pipeline is full. Under `2bw`, sums and norms are not played there, because
+the passes of the next step hide them. Where stages stash parameters, a stage waits for its sums and its update. No step
+is shorter than all bytes of the busiest link take, those of the sums included.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from autosync.plan.outline import outline
-from autosync.plan.rank_passes import passes_of
+from autosync.plan.rank_passes import RankPass, most_late, passes_of
 from autosync.plan.traffic import Traffic, plan_traffic, transfer_traffic
 from autosync.plan.types import Edge, Local, Operation, Plan, StagePass, Transfer
 from autosync.simulators.stages.fluid_links import FluidLinks
@@ -24,7 +25,10 @@ from autosync.specs.uplinks import crossed
 from autosync.strategy.stage_compute import pass_seconds, update_seconds
 
 _STEPS, _MEASURED = 8, 4
-"""Without a flush, so many steps are played, and the last of them are measured."""
+"""Without a flush, so many steps are played, and more if passes are several steps late; the last are measured."""
+
+_PASS, _MESSAGE, _UPDATE = range(3)
+"""What ends in an event."""
 
 
 class PlayedPass(NamedTuple):
@@ -54,11 +58,15 @@ def play_stages(plan: Plan, model: ModelSpec, cluster: ClusterSpec, costs: Costs
 
 
 class _Turn(NamedTuple):
-    """A pass of a rank: its key, the step in which the rank makes it, and what the rank does after it, in seconds."""
+    """A pass of a rank: its key, the step in which the rank makes it, and what the rank does after it, in seconds.
+
+    `updates`: the rank's stage is updated after it.
+    """
 
     key: int
     step: int
     after: float
+    updates: bool
 
 
 class _Player:
@@ -78,6 +86,7 @@ class _Player:
             rates += [rack.uplink_out * costs.link_share, rack.uplink_in * costs.link_share]
         self._links = FluidLinks(rates)
         self._updates = self._update_seconds()
+        self._num_steps = 1 if plan.flushes else _STEPS - 1 + max(1, most_late(plan))
         self._num_operations = len(plan.operations)
         self._queues = {rank: list(self._turns(rank)) for rank in range(plan.num_workers)}
         self._sends = {
@@ -90,16 +99,27 @@ class _Player:
         self._busy: set[int] = set()
         self._connections: dict[tuple[int, ...], list[int]] = {}
         self._step_ends: dict[int, float] = {}
+        # By stage and batch, the passes after which the stage is updated, as far as they are done.
+        self._to_update: dict[tuple[int, int], list[int]] = {}
 
     def _turns(self, rank: int) -> Iterator[_Turn]:
         """Yield the passes of a rank, of all steps that are played."""
         passes = passes_of(self._plan, rank)
-        for step in range(1 if self._plan.flushes else _STEPS):
+        last = self._updating_pass(passes)
+        for step in range(self._num_steps):
             for number, one in enumerate(passes):
-                is_last = number == len(passes) - 1 and not self._plan.flushes
                 if step >= one.late:
                     key = (step - one.late) * self._num_operations + one.operation
-                    yield _Turn(key, step, self._updates[rank] if is_last else 0.0)
+                    after = self._updates[rank] if number == last and not self._plan.stashes else 0.0
+                    yield _Turn(key, step, after, updates=number == last and self._plan.stashes)
+
+    def _updating_pass(self, passes: list[RankPass]) -> int:
+        """Return the position of the pass after which a rank updates before it goes on; -1 if there is none."""
+        if self._plan.flushes:
+            return -1
+        if not self._plan.stashes:
+            return len(passes) - 1
+        return max(range(len(passes)), key=lambda number: (not passes[number].is_forward, passes[number].operation))
 
     def _update_seconds(self) -> list[float]:
         seconds, nodes = update_seconds(self._plan.stages, self._model, self._plan.num_workers), self._cluster.nodes
@@ -120,19 +140,44 @@ class _Player:
             if of_link is not None and of_link[0] <= of_pass:
                 now, key = of_link
                 self._arrive(key, now)
-                heapq.heappush(events, (now + self._costs.round_seconds, 1, key))
+                heapq.heappush(events, (now + self._costs.round_seconds, _MESSAGE, key))
             elif events:
-                now, is_message, key = heapq.heappop(events)
-                self._done.add(key)
-                if not is_message:
-                    rank = self._operation(key).groups[0][0]
+                now, what, key = heapq.heappop(events)
+                rank = self._operation(key).groups[0][0]
+                if what == _UPDATE:
                     self._busy.discard(rank)
+                else:
+                    self._done.add(key)
+                if what == _PASS:
                     ends[rank] = now
                     self._send(key, now, events)
+                    if not self._awaits_update(rank, key, now, events):
+                        self._busy.discard(rank)
             else:
                 break
             self._start(now, events, passes)
         return PlayedStep(passes, ends, self._finish(ends) if self._plan.flushes else self._period())
+
+    def _awaits_update(self, rank: int, key: int, now: float, events: list[tuple[float, int, int]]) -> bool:
+        """Whether a rank's stage is updated after a pass. It begins when the last of its ranks has come so far."""
+        if not self._queues[rank][self._next[rank] - 1].updates:
+            return False
+        operation = self._operation(key)
+        assert isinstance(operation, Local) and isinstance(operation.settings, StagePass), "a pass has a stage"  # noqa: PT018
+        stage = operation.settings.stage
+        came = self._to_update.setdefault((stage, key // self._num_operations), [])
+        came.append(key)
+        ranks = self._plan.stages[stage].ranks
+        if len(came) == len(ranks):
+            sums = [
+                self._sum_seconds(one)
+                for one in self._plan.operations
+                if isinstance(one, Transfer) and one.message >= 0 and one.groups[0][0] in ranks
+            ]
+            for other in came:
+                update = self._updates[self._operation(other).groups[0][0]]
+                heapq.heappush(events, (now + math.fsum(sums) + update, _UPDATE, other))
+        return True
 
     def _start(self, now: float, events: list[tuple[float, int, int]], passes: list[PlayedPass]) -> None:
         """Begin the next pass of each rank that is free and has what the pass needs."""
@@ -151,12 +196,14 @@ class _Player:
                 self._busy.add(rank)
                 self._next[rank] += 1
                 self._step_ends[turn.step] = max(end, self._step_ends.get(turn.step, 0.0))
-                heapq.heappush(events, (end, 0, turn.key))
+                heapq.heappush(events, (end, _PASS, turn.key))
                 passes.append(PlayedPass(rank, operation.kind, settings, now, end))
 
     def _is_met(self, edge: Edge, key: int) -> bool:
         batch = key // self._num_operations - edge.lag
-        return batch < 0 or batch * self._num_operations + edge.target in self._done
+        # A rank makes no pass while its update, which others wait for too, is under way.
+        is_played = edge.event == "operation" and batch >= 0
+        return not is_played or batch * self._num_operations + edge.target in self._done
 
     def _send(self, key: int, now: float, events: list[tuple[float, int, int]]) -> None:
         batch, index = divmod(key, self._num_operations)
@@ -168,7 +215,7 @@ class _Player:
         source, destination = (self._cluster.ranks[rank].node for rank in transfer.groups[0])
         if source == destination or not transfer.num_bytes:
             rate = self._cluster.nodes[source].intra_bandwidth or self._costs.rate_added
-            heapq.heappush(events, (now + self._costs.round_seconds + transfer.num_bytes / rate, 1, send))
+            heapq.heappush(events, (now + self._costs.round_seconds + transfer.num_bytes / rate, _MESSAGE, send))
             return
         # A connection sends one message after another.
         waiting = self._connections.setdefault(transfer.groups[0], [])
@@ -212,7 +259,8 @@ class _Player:
 
     def _period(self) -> float:
         """Return the time between the ends of two steps."""
-        period = (self._step_ends[_STEPS - 1] - self._step_ends[_STEPS - 1 - _MEASURED]) / _MEASURED
+        last = self._num_steps - 1
+        period = (self._step_ends[last] - self._step_ends[last - _MEASURED]) / _MEASURED
         return max(period, self._busiest_seconds(plan_traffic(self._plan, self._cluster)))
 
     def _sum_seconds(self, transfer: Transfer) -> float:

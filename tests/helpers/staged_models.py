@@ -12,7 +12,7 @@ from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Va
 from autosync.strategy import legality
 from autosync.strategy.dividing.divided import divided_strategy
 from autosync.strategy.representation import Strategy
-from autosync.strategy.stages import ModelStage
+from autosync.strategy.stages import UNFLUSHED, ModelStage
 
 
 def chain(
@@ -108,9 +108,10 @@ def random_division(rng: random.Random) -> tuple[Strategy, ModelSpec, ClusterSpe
     counts = [count for count in range(max(widths), num_examples + 1) if num_examples % count == 0]
     schedule = rng.choice(("gpipe", "1f1b", "zero_bubble"))
     strategy = divided_strategy(model, stages, rng.choice(counts), schedule, rng.choice((0, 0, 2)))
-    unflushed = replace(strategy, schedule="2bw")
-    if rng.random() < 0.5 and not legality.problems(unflushed, model, cluster):
-        return unflushed, model, cluster
+    unflushed = [replace(strategy, schedule=one) for one in UNFLUSHED]
+    legal = [one for one in unflushed if not legality.problems(one, model, cluster)]
+    if legal and rng.random() < 0.5:
+        return rng.choice(legal), model, cluster
     if rng.random() < 0.5:
         units = [sorted(rng.choices(range(12), k=2), reverse=True) for _ in stages]
         told = [replace(stage, units=(rng.randrange(9), *pair)) for stage, pair in zip(stages, units, strict=True)]

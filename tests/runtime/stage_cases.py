@@ -13,12 +13,19 @@ from stage_tasks import TASKS
 from torch import Tensor
 
 from autosync import trainer
+from autosync.plan.lowering import lower
+from autosync.plan.rank_passes import most_late
 from autosync.runtime.parallelize import parallelize
 from autosync.specs.examples import examples_of, join_batches
+from autosync.specs.profile.tape import tensors_of
 from autosync.specs.task import Task
 from autosync.specs.task_run import map_tensors
+from autosync.strategy.bundle import load_bundle
+from autosync.strategy.stages import stages_of_variables
+from tests.helpers.stash_versions import stash_versions
 
-NUM_STEPS = 3
+NUM_STEPS, NUM_MORE_STEPS = 3, 7
+"""The steps of a training, and those of one that has passes which come late."""
 
 
 def _global_batches(task: Task, count: int) -> list[Any]:
@@ -26,10 +33,10 @@ def _global_batches(task: Task, count: int) -> list[Any]:
     return [join_batches([task.batch(one) for one in generators]) for _ in range(count)]
 
 
-def _alone(task: Task, batches: list[Any], *, lag: int = 0) -> tuple[dict[str, Tensor], list[float]]:
+def _alone(task: Task, batches: list[Any], versions: "_Versions") -> tuple[dict[str, Tensor], list[float]]:
     """The parameters and the losses of training in one process on the global batches.
 
-    With a lag, all passes but those of the last batch compute with parameters that miss so many updates.
+    Passes of all batches but the last one take the versions of parameters that they are told to take.
     """
     torch.manual_seed(SEED)
     model = task.model()
@@ -38,15 +45,54 @@ def _alone(task: Task, batches: list[Any], *, lag: int = 0) -> tuple[dict[str, T
     losses, states = [], []
     for number, batch in enumerate(batches):
         states.append(copy.deepcopy(model.state_dict()))
-        computing.load_state_dict(states[-1] if batch is batches[-1] else states[max(0, number - lag)])
+        is_last = batch is batches[-1]
         computing.zero_grad()
-        loss = task.loss(computing, batch)
-        loss.backward()
+        parts = 1 if is_last else versions.parts
+        count = len(tensors_of(batch)[0]) // parts
+        loss = 0.0
+        for part in range(parts):
+            computing.load_state_dict(states[-1] if is_last else versions.state(states, number, part))
+            of_part = task.loss(computing, examples_of(batch, part * count, (part + 1) * count)) / parts
+            of_part.backward()
+            loss += float(of_part.detach())
         for one, other in zip(model.parameters(), computing.parameters(), strict=True):
             one.grad = None if other.grad is None else other.grad.clone()
+        if not is_last:
+            _set_rate(optimizer, number)
         _step(task, model, optimizer)
-        losses.append(float(loss.detach()))
+        losses.append(loss)
     return {name: value.detach().clone() for name, value in model.state_dict().items()}, losses
+
+
+def _set_rate(optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Set the learning rate of a step, as a script with a schedule does."""
+    for group in optimizer.param_groups:
+        group["lr"] = group.setdefault("first_lr", group["lr"]) * 0.8**step
+
+
+class _Versions:
+    """The versions of parameters with which passes compute, by the schedule of a bundle's strategy.
+
+    `parts` is the number of parts of a batch that take different versions.
+    """
+
+    def __init__(self, path: str, num_steps: int) -> None:
+        bundle = load_bundle(path)
+        strategy = bundle.strategy
+        plan = lower(strategy, bundle.model, bundle.cluster)
+        self.lag = int(strategy.schedule == "2bw")
+        self.stages_of = stages_of_variables(strategy.stages, bundle.model) if plan.stashes else {}
+        self.parts = strategy.microbatches if plan.stashes else 1
+        self.stashed = stash_versions(strategy.stages, self.parts, strategy.slack, num_steps) if plan.stashes else []
+        # Losses are told so many steps late.
+        self.late = most_late(plan) if plan.stashes else self.lag
+
+    def state(self, states: list[dict[str, Tensor]], step: int, part: int) -> dict[str, Tensor]:
+        """Return the parameters with which a part of a step's batch passes."""
+        found = dict(states[max(0, step - self.lag)])
+        for name, (stage, *_) in self.stages_of.items():
+            found[name] = states[self.stashed[stage][step, part]][name]
+        return found
 
 
 def _step(task: Task, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -66,28 +112,28 @@ def _goes_on(task: Task, values: dict[str, Tensor], state: dict[str, Any], batch
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
-def trained(name: str, bundle: str, *, lag: int = 0) -> str:
-    """Train with the bundle; how the result differs from that of one process.
-
-    Losses are known, and gradients computed, `lag` steps late.
-    """
+def trained(name: str, bundle: str) -> str:
+    """Train with the bundle; how the result differs from that of one process."""
     task = TASKS[name]()
-    batches = _global_batches(task, NUM_STEPS + 2 * lag)
+    batches = _global_batches(task, NUM_MORE_STEPS)
+    versions = _Versions(bundle, NUM_MORE_STEPS)
     # Ranks begin apart, and the first one's parameters count.
     torch.manual_seed(SEED + rank())
     with trainer(task, bundle, timeout_seconds=40) as training:
-        losses = [training.step(batch) for batch in batches[:NUM_STEPS]]
-        if lag:
-            # What the last step has left is made now, which changes nothing.
-            training.state_dict()
-            losses += [training.step(batch) for batch in batches[NUM_STEPS:]]
+        losses = []
+        for number, batch in enumerate(batches if versions.late else batches[:NUM_STEPS]):
+            if number == NUM_STEPS:
+                # What the last steps have left is made now, which changes nothing.
+                training.state_dict()
+            _set_rate(training.optimizer, number)
+            losses.append(training.step(batch))
         values = {key: value.detach().clone() for key, value in training.state_dict().items()}
         state = copy.deepcopy(training.optimizer_state_dict())
     (last,) = _global_batches(task, 1)
     values = _goes_on(task, values, state, last)
-    wanted, wanted_losses = _alone(task, [*batches, last], lag=lag)
-    wanted_losses[:0] = wanted_losses[:lag]
-    far = [pair for pair in zip(losses, wanted_losses, strict=False) if abs(pair[0] - pair[1]) > 1e-9 * abs(pair[1])]
+    wanted, wanted_losses = _alone(task, [*batches[: len(losses)], last], versions)
+    wanted_losses[:0] = wanted_losses[:1] * versions.late
+    far = [pair for pair in zip(losses, wanted_losses, strict=False) if not abs(pair[0] - pair[1]) <= 1e-9 * abs(pair[1])]
     return f"losses: {far}" if far else difference(values, wanted, usual_tolerance=1e-9)
 
 
@@ -141,6 +187,18 @@ def hooked_later(name: str, bundle: str) -> str:
         training.step(first)
         for parameter in training.model.parameters():
             parameter.register_hook(lambda gradient: gradient)
+        return raised(lambda: training.step(second))
+
+
+def changed(name: str, bundle: str) -> str:
+    """A script loads a state before the first step, and again before the second one, which refuses it."""
+    task = TASKS[name]()
+    first, second = _global_batches(task, 2)
+    with trainer(task, bundle, timeout_seconds=40) as training:
+        before = training.state_dict()
+        training.model.load_state_dict(before)
+        training.step(first)
+        training.model.load_state_dict(before)
         return raised(lambda: training.step(second))
 
 

@@ -59,12 +59,20 @@ UNFLUSHED_ON_THREE: list[Division] = [
 ]
 
 
+# Without a flush, each stage by itself; fewer microbatches than stages, or one, are under way over several steps.
+STASHING_ON_THREE: list[Division] = [
+    ("convolutions", (0, 1, 3), ((0,), (1,), (2,)), 6, "stashing"),
+    ("convolutions", (0, 1, 3), ((2,), (0,), (1,)), 1, "stashing"),
+    ("far_skip", (0, 1, 4), ((0,), (1,), (2,)), 2, "stashing"),
+    ("tables", (0, 2), ((0, 2), (1,)), 6, "stashing"),
+    ("tables", (0, 3), ((1,), (0, 2)), 2, "stashing"),
+    ("sparse_tables", (0, 2), ((0, 2), (1,)), 12, "stashing"),
+]
+
+
 def _trained(ranks: Any, divisions: list[Division], *, recompute: bool = False) -> list[tuple[str, dict[str, Any]]]:
     return [
-        (
-            "stage_cases:trained",
-            {"name": one[0], "bundle": ranks.staged_bundle(*one, recompute=recompute), "lag": int(one[-1] == "2bw")},
-        )
+        ("stage_cases:trained", {"name": one[0], "bundle": ranks.staged_bundle(*one, recompute=recompute)})
         for one in divisions
     ]
 
@@ -126,8 +134,33 @@ def test_three_ranks_train_as_one_process_does(make_ranks: Callable[[str], Any])
 @pytest.mark.timeout(200)
 def test_without_a_flush_gradients_are_one_step_late(make_ranks: Callable[[str], Any]) -> None:
     ranks = make_ranks("unequal")
-    for answers in ranks.run(_trained(ranks, UNFLUSHED_ON_THREE)):
-        assert answers == [""] * len(UNFLUSHED_ON_THREE)
+    changed = [
+        ("stage_cases:changed", {"name": one[0], "bundle": ranks.staged_bundle(*one)})
+        for one in (UNFLUSHED_ON_THREE[3], STASHING_ON_THREE[2])
+    ]
+    for answers in ranks.run([*_trained(ranks, UNFLUSHED_ON_THREE), *changed]):
+        assert answers[: len(UNFLUSHED_ON_THREE)] == [""] * len(UNFLUSHED_ON_THREE)
+        for told in answers[len(UNFLUSHED_ON_THREE) :]:
+            assert "was changed between two steps" in told, told
+            assert "states are loaded before the first step" in told
+
+
+@pytest.mark.timeout(200)
+def test_stages_that_stash_parameters_train_by_the_rule_of_pipedream(make_ranks: Callable[[str], Any]) -> None:
+    ranks = make_ranks("unequal")
+    for answers in ranks.run(_trained(ranks, STASHING_ON_THREE)):
+        assert answers == [""] * len(STASHING_ON_THREE)
+
+
+@pytest.mark.timeout(200)
+def test_four_stages_stash_parameters_of_up_to_four_versions(make_ranks: Callable[[str], Any]) -> None:
+    ranks = make_ranks("two nodes")
+    divisions: list[Division] = [
+        ("far_skip", (0, 1, 2, 3), ((0,), (1,), (2,), (3,)), microbatches, "stashing") for microbatches in (1, 2, 8)
+    ]
+    cases = [*_trained(ranks, divisions), *_trained(ranks, divisions[:1], recompute=True)]
+    for answers in ranks.run(cases):
+        assert answers == [""] * len(cases)
 
 
 @pytest.mark.slow
@@ -159,7 +192,7 @@ def test_a_killed_rank_is_named_by_all_others(make_ranks: Callable[[str], Any], 
             assert answer[1]["seconds"] < 30
 
 
-SCHEDULES: tuple[PipelineSchedule, ...] = ("gpipe", "1f1b", "zero_bubble", "2bw")
+SCHEDULES: tuple[PipelineSchedule, ...] = ("gpipe", "1f1b", "zero_bubble", "2bw", "stashing")
 
 
 def _random_division(rng: random.Random, spec: ModelSpec, name: str, cluster: ClusterSpec) -> Division:

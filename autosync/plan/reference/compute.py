@@ -52,9 +52,8 @@ class Compute:
         self._moments = [self._one_step(rank.index) for rank in plan.ranks]
         self._next = [next(moments) for moments in self._moments]
         self._in_use: dict[tuple[int, int], Array] = {}
-        # Without a flush, ranks compute with the parameters before the last update.
-        self._before: dict[tuple[int, int], Array] = {}
-        self._computing: dict[tuple[int, int], Array] = {}
+        # What was in use in each step: without a flush, ranks compute with older parameters.
+        self._used: dict[tuple[int, int], list[Array]] = defaultdict(list)
         self._gates: dict[tuple[str, int], Gate] = {(gate.kind, gate.variable): gate for gate in plan.gates}
         self._parts_of: dict[str, list[tuple[int, Part]]] = defaultdict(list)
         for index, part in enumerate(plan.parts):
@@ -131,10 +130,9 @@ class Compute:
 
     def _use(self, rank: int, index: int) -> None:
         key = (rank, index)
-        self._in_use[key] = self._computing[key] = self._value(self._variables[index], rank)
+        self._in_use[key] = self._value(self._variables[index], rank)
         if not self._plan.flushes:
-            self._computing[key] = self._before.get(key, self._in_use[key])
-            self._before[key] = self._in_use[key]
+            self._used[key].append(self._in_use[key])
 
     def _look(self, rank: int) -> None:
         """Look at parameters, and with backward overlap at gradients, as a user may between backward and `step()`.
@@ -152,9 +150,10 @@ class Compute:
 
     def _make_gradient(self, rank: int, index: int) -> None:
         variable, step = self._variables[index], self._step[rank]
-        value = self._computing[rank, index]
+        value = self._in_use[rank, index]
         if self._plan.stages:
-            gradient = self._division.gradient(self._workload, variable, rank, step, value)
+            values = self._used[rank, index] or [value]
+            gradient = self._division.gradient(self._workload, variable, rank, step, values)
         else:
             gradient = self._workload.gradient(variable, rank, step, value).scaled(self._weights[rank])
         for part_index, part in self._parts_of[variable.name]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from autosync.plan.rank_passes import RankPass, passes_of
 from autosync.plan.reference.workload import Array, Gradient, Workload
-from autosync.plan.types import Edge, Local, Plan, StagePass
+from autosync.plan.types import Edge, Plan
 from autosync.specs.model import ModelSpec, Variable
 from autosync.strategy.stages import stages_of_variables
 
@@ -20,12 +21,11 @@ class StageDivision:
     def __init__(self, plan: Plan, model: ModelSpec) -> None:
         self._plan = plan
         self._stages_of: Mapping[str, tuple[int, ...]] = stages_of_variables(plan.stages, model) if plan.stages else {}
-        self._completing: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for index, operation in enumerate(plan.operations):
-            if isinstance(operation, Local) and isinstance(operation.settings, StagePass):
-                place, rank = operation.settings, operation.groups[0][0]
-                if operation.kind == plan.gradient_pass:
-                    self._completing.setdefault((rank, place.stage), []).append((index, place.microbatch))
+        self._completing: dict[tuple[int, int], list[RankPass]] = {}
+        for rank in range(plan.num_workers if plan.stages else 0):
+            for one in passes_of(plan, rank):
+                if one.kind == plan.gradient_pass:
+                    self._completing.setdefault((rank, one.place.stage), []).append(one)
 
     def holds(self, rank: int, variable: str) -> bool:
         """Whether a rank computes with a variable."""
@@ -38,14 +38,20 @@ class StageDivision:
         if not self._plan.stages:
             return ()
         passes = [self._completing.get((rank, stage), []) for stage in self._stages_of[variable]]
-        return tuple(Edge("operation", index) for of_stage in passes for index, _ in of_stage)
+        return tuple(Edge("operation", one.operation) for of_stage in passes for one in of_stage)
 
-    def gradient(self, workload: Workload, variable: Variable, rank: int, step: int, value: Array) -> Gradient:
-        """Return a rank's gradient: the sum over its microbatches, each scaled as `Plan` says."""
+    def gradient(
+        self, workload: Workload, variable: Variable, rank: int, step: int, values: Sequence[Array]
+    ) -> Gradient:
+        """Return a rank's gradient: the sum over its microbatches, each scaled as `Plan` says.
+
+        `values` are those of the variable, the newest last; a microbatch takes the one that its pass takes.
+        """
         stages = self._stages_of[variable.name]
         scale = 1.0 / self._plan.microbatches / len(stages)
-        dense = value * 0.0
+        dense = values[-1] * 0.0
         for stage in stages:
-            for _, microbatch in self._completing.get((rank, stage), []):
-                dense = dense + workload.gradient(variable, microbatch, step, value).dense * scale
+            for one in self._completing.get((rank, stage), []):
+                value = values[max(0, len(values) - 1 - one.misses)]
+                dense = dense + workload.gradient(variable, one.place.microbatch, step, value).dense * scale
         return Gradient(dense=dense)

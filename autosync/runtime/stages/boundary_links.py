@@ -6,10 +6,11 @@ that this rank's passes need, and each message that has come makes room for the 
 Memory that is being sent must stay as it is. gloo does not say when a send is over, but the plan does: when a message
 of another rank arrives, that rank has made all passes before the one that sent it, and so has received what they
 needed. Only then does this rank wait for its sends to that rank, which are over; it waits for the last ones at the end
-of the step. So no wait for a send can be part of a deadlock.
+of the step, or without a flush at the end of the next one. So no wait for a send can be part of a deadlock.
 
-Without a flush, some of these messages are needed by late passes, which come in the next step. They are asked for at
-the end of this step, before its sends are waited for: a script may do anything between two steps.
+Without a flush, some of these messages are needed by late passes, which come in later steps. They are asked for at the
+end of this step, before its sends are waited for: a script may do anything between two steps. Where passes are more
+than a step late, the same message is asked for several times before the first one comes. They come in their order.
 """
 
 from __future__ import annotations
@@ -65,9 +66,11 @@ class BoundaryLinks:
             one.operation: [other.operation for other in sent if other.other == one.other and order.is_over(other, one)]
             for one in self._receives
         }
-        self._asked: dict[int, tuple[Any, torch.Tensor]] = {}
+        self._asked: dict[int, deque[tuple[Any, torch.Tensor]]] = {}
         self._waiting: deque[_Message] = deque()
+        # The sends of this step, and of the one before it.
         self._sent: dict[int, tuple[Any, torch.Tensor, int]] = {}
+        self._sent_before: dict[int, tuple[Any, torch.Tensor, int]] = {}
         self._num_asked_bytes = 0
 
     def begin(self) -> None:
@@ -76,7 +79,7 @@ class BoundaryLinks:
         self._ask()
 
     def ask_for_late(self) -> None:
-        """Ask for the messages that late passes of the next step need."""
+        """Ask for the messages of this step's batch that late passes of later steps need."""
         for one in self._receives:
             if one.is_late:
                 self._ask_for(one)
@@ -95,7 +98,7 @@ class BoundaryLinks:
             work = self._links.receive(buffer, one.other, one.operation)
         except RuntimeError as error:
             raise failure_of(error, self._links, "from", one.other, _whole(one)) from error
-        self._asked[one.operation] = work, buffer
+        self._asked.setdefault(one.operation, deque()).append((work, buffer))
         self._num_asked_bytes += one.num_bytes
 
     def arrive(self, one: RankPass) -> torch.Tensor | None:
@@ -103,7 +106,13 @@ class BoundaryLinks:
         message = self._needs.get(one.operation)
         if message is None:
             return None
-        work, buffer = self._asked.pop(message.operation)
+        while message.operation not in self._asked:
+            # There was no room to ask for it ahead. Those that wait come in the order in which passes need them.
+            self._ask_for(self._waiting.popleft())
+        asked = self._asked[message.operation]
+        work, buffer = asked.popleft()
+        if not asked:
+            del self._asked[message.operation]
         finish(work, self._links, "from", message.other, _whole(message))
         self._num_asked_bytes -= message.num_bytes
         self._ask()
@@ -127,19 +136,28 @@ class BoundaryLinks:
 
     def end(self) -> None:
         """End a step: wait for the sends that are left."""
-        for operation in list(self._sent):
-            self._finish(operation)
+        self.end_before()
+        self.end_before()
+
+    def end_before(self) -> None:
+        """End a step without a flush: wait for the sends that the step before it has left."""
+        for sent in self._sent_before.values():
+            self._wait(*sent)
+        self._sent_before, self._sent = self._sent, {}
 
     def _finish(self, operation: int) -> None:
         found = self._sent.pop(operation, None)
         if found is not None:
-            work, buffer, other = found
-            finish(work, self._links, "to", other, Send(other, 0, len(buffer)))
+            self._wait(*found)
+
+    def _wait(self, work: Any, buffer: torch.Tensor, other: int) -> None:
+        finish(work, self._links, "to", other, Send(other, 0, len(buffer)))
 
     def forget(self) -> None:
         """Drop what is on its way, because it will not be used."""
         self._asked.clear()
         self._sent.clear()
+        self._sent_before.clear()
 
 
 class _Order:

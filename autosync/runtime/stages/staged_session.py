@@ -1,6 +1,6 @@
 """One model in training with stages: makes this rank's passes, and the engine sums gradients within stages.
 
-Here a step ends with its update. `unflushed_session` has the steps that go on meanwhile.
+Here a step ends with its update. `unflushed_session` has what is common to steps that go on meanwhile.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class StagedSession:
         self._num_own_hooks = 1
         self._hook({name: self._parameters[name] for name in self._held})
 
-    def _turn(self, one: RankPass) -> int:  # noqa: ARG002 - other sessions have two turns
+    def _turn(self, one: RankPass) -> int:  # noqa: ARG002 - other sessions have several turns
         """Return the turn of the parameters with which a pass computes."""
         return 0
 

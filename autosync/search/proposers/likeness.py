@@ -39,6 +39,7 @@ _SCHEDULE_PLACES: Mapping[PipelineSchedule, float] = {
     "zero_bubble": -0.35,
     "interleaved": -0.7,
     "2bw": -1.0,
+    "stashing": -1.2,
 }
 
 _WAYS = tuple(way for kind, synchroniser in synchroniser_kinds().items() for way in synchroniser.ways(kind))

@@ -118,10 +118,16 @@ def proposed_divisions(
         best[1:1] = [
             replace(first, schedule="gpipe", slack=0),
             replace(first, schedule="zero_bubble"),
-            *(replace(first, schedule=one) for one in UNFLUSHED if may_be_stale),
+            *(_unflushed(first, one, model, cluster) for one in UNFLUSHED if may_be_stale),
             *(replace(first, slack=slack) for slack in others),
         ]
     return [timed(one, model, cluster) for one in best if not legality.problems(one, model, cluster)][:most]
+
+
+def _unflushed(strategy: Strategy, schedule: PipelineSchedule, model: ModelSpec, cluster: ClusterSpec) -> Strategy:
+    """Return a division without a flush, and without slack where it would be illegal with it."""
+    found = replace(strategy, schedule=schedule)
+    return replace(found, slack=0) if legality.problems(found, model, cluster) else found
 
 
 def _divisions(model: ModelSpec, cluster: ClusterSpec, way: UnderWay) -> list[tuple[FoundDivision, int]]:

@@ -45,6 +45,7 @@ PRESETS = Registry(
         "p3": f"{_HERE}.p3:p3",
         "parallax": f"{_HERE}.parallax:parallax",
         "partitioned_all_reduce": f"{_HERE}.chunks:partitioned_all_reduce",
+        "pipedream": f"{_HERE}.pipelines:pipedream",
         "pipedream_2bw": f"{_HERE}.pipelines:pipedream_2bw",
         "pipedream_flush": f"{_HERE}.pipelines:pipedream_flush",
         "poseidon": f"{_HERE}.poseidon:poseidon",

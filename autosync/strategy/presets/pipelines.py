@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from autosync.errors import DoesNotApplyError
+from autosync.errors import DoesNotApplyError, InputError, Problem
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cuts import even_stages
 from autosync.specs.model import ModelSpec
@@ -21,7 +21,7 @@ from autosync.strategy.representation import Strategy
 from autosync.strategy.stage_rules import why_undivided
 from autosync.strategy.stages import ModelStage
 
-PIPELINES = ("gpipe", "interleaved_1f1b", "pipedream_2bw", "pipedream_flush")
+PIPELINES = ("gpipe", "interleaved_1f1b", "pipedream", "pipedream_2bw", "pipedream_flush")
 """The presets of this module: they need profiles with cuts."""
 _MOST_TRIED = 100
 
@@ -72,6 +72,40 @@ def interleaved_1f1b(
     return interleave(model, cluster, stages_per_rank=per_rank, microbatches=microbatches)
 
 
+def pipedream(model: ModelSpec, cluster: ClusterSpec, *, microbatches: int | None = None) -> Strategy:
+    """PipeDream's stages without a flush: each is updated by itself, and stashes the parameters that passes need.
+
+    The global batch is PipeDream's minibatch. By default it passes through the stages as a whole, or in as few
+    microbatches as its widest stages have ranks. Then the first of n stages with one rank each computes with parameters
+    that miss n - 1 updates, and the last one with the newest. With more microbatches fewer updates are missed. Of the
+    divisions that the partitioner proposes, the first is taken in which each rank has one stage and no weight is used
+    in two; if there is none, the longest pipeline of even stages with equally many ranks each. Needs a profile with
+    cuts.
+
+    Source: Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019, section 3.1
+    (the partitioner), 3.2 (passes in turn) and 3.3 (weight stashing). There, the ranks of a stage have a minibatch
+    each, and sum their gradients as often.
+    """
+    _need_stages(model, cluster)
+    if microbatches is not None:
+        count_option("microbatches", microbatches)
+    counts = legal_counts(model, cluster) if microbatches is None else [microbatches]
+    reason: Problem | None = None
+    for one in _proposed(model, cluster):
+        widths = math.lcm(*(len(stage.ranks) for stage in one.stages))
+        count = next((count for count in sorted(counts) if count % widths == 0), counts[-1])
+        unflushed = replace(one, schedule="stashing", slack=0, microbatches=count)
+        problems = legality.problems(unflushed, model, cluster)
+        if not problems:
+            return unflushed
+        reason = reason or problems[0]
+    if reason is not None and microbatches is not None and reason.path == ("microbatches",):
+        raise InputError([reason])
+    what = f"no division of {model.name} over {cluster.name} stashes parameters"
+    told = f"; {reason.what} ({reason.rule})" if reason else ""
+    raise DoesNotApplyError(what + told, rule="each rank computes one stage, and each weight is used in one")
+
+
 def pipedream_flush(model: ModelSpec, cluster: ClusterSpec) -> Strategy:
     """PipeDream's stages, some with several ranks; forward and backward passes in turn, and a flush before the update.
 
@@ -103,13 +137,18 @@ def pipedream_2bw(model: ModelSpec, cluster: ClusterSpec) -> Strategy:
     (stages with equally many ranks). There, activations are computed again, and the planner tries all such pipelines.
     """
     _need_stages(model, cluster)
-    proposed = proposed_divisions(model, cluster, most=_MOST_TRIED, ways=(UnderWay(0),))
-    for one in itertools.chain(proposed, _of_equal_widths(model, cluster)):
+    for one in _proposed(model, cluster):
         unflushed = replace(one, schedule="2bw", slack=0)
         if not legality.problems(unflushed, model, cluster):
             return timed(unflushed, model, cluster)
     what = f"no division of {model.name} over {cluster.name} goes without a flush"
     raise DoesNotApplyError(what, rule="each rank computes one stage, and enough microbatches for all behind it")
+
+
+def _proposed(model: ModelSpec, cluster: ClusterSpec) -> Iterator[Strategy]:
+    """Yield the divisions that the partitioner proposes, and then pipelines of even stages."""
+    yield from proposed_divisions(model, cluster, most=_MOST_TRIED, ways=(UnderWay(0),))
+    yield from _of_equal_widths(model, cluster)
 
 
 def _of_equal_widths(model: ModelSpec, cluster: ClusterSpec) -> Iterator[Strategy]:

@@ -40,6 +40,7 @@ NAMES = (
     "p3",
     "parallax",
     "partitioned_all_reduce",
+    "pipedream",
     "pipedream_2bw",
     "pipedream_flush",
     "poseidon",
