@@ -269,8 +269,8 @@ class _Writer:
                 backward = [self._done["backward", number, microbatch] for microbatch in mine]
                 chained = {*forward, *backward}
                 for position, edge in enumerate(forward):
-                    steps, place = divmod(position - most, len(mine))
-                    room = backward[place]._replace(lag=-steps)
+                    steps, freeing = divmod(position - most, len(mine))
+                    room = backward[freeing]._replace(lag=-steps)
                     waits = [*forward[:position][-1:], room]
                     if stashes:
                         waits.append(Edge("step_called", -1, 1 + late_turns(position, most, len(mine))))

@@ -5,12 +5,14 @@ many microbatches under way as it may: so its first backward passes are those of
 ones come in later steps.
 
 A rank with n microbatches of its own, of which k may be under way, makes the forward pass of microbatch j and then the
-backward pass of microbatch j - k + 1, which for j < k - 1 is one of an earlier step. No rank waits for ever. Let a stage
-have w ranks, and count microbatches over all steps. Then the backward pass of microbatch m comes right after the
-forward pass of microbatch m + (k - 1) w. If (k - 1) w does not grow from a stage to the next one, which is a rule for
-strategies, a wait always goes from a pass to one with a smaller number, or with the same one and a forward pass, or
-nearer to where the microbatch comes from. So waits make no circle. A wait for the update of a stage makes none either:
-it is for backward passes whose number is smaller.
+backward pass of microbatch j - k + 1, which for j < k - 1 is one of an earlier step.
+
+No rank waits for ever, if (k - 1) w does not grow from a stage with w ranks to the next one, which is a rule for
+strategies. Count microbatches over all steps, and give the forward pass of microbatch m the number m, and its backward
+pass the number m + (k - 1) w: that of the forward pass right before it on its rank. Then a pass waits for passes with
+smaller numbers, or with the same number: a backward pass for the forward pass before it and for that of the next stage,
+a forward pass for that of the stage before. So waits make no circle. A wait for a stage's update is one for backward
+passes with smaller numbers.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ class RankPass(NamedTuple):
     """One pass of a rank: the operation (by position), its kind, and its place.
 
     `before` is the pass of this rank that makes what this pass needs. It is -1 if another rank sends that, or if the
-    pass needs nothing. A pass that is `late` is of so many steps before. It computes with parameters that miss the updates
-    of so many steps (`misses`) before its own.
+    pass needs nothing. A pass that is `late` is of so many steps before. It computes with parameters that miss the
+    updates of so many steps (`misses`) before its own.
     """
 
     operation: int

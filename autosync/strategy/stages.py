@@ -24,9 +24,9 @@ both. A rank divides the loss of each microbatch by the number of microbatches. 
 which ranks add up and do not average. If the task clips, the plan sums the squares of all of them, and every rank clips
 by this norm.
 
-Without a flush, the forward passes of a step begin before the last update is made, and strategies are `stale`. There are
-two rules. Under `2bw`, all passes of a step, in all stages, take the parameters before the last update: step t adds to
-the parameters what the optimizer makes of the gradient at those before step t - 1. Under `stashing`, each stage is
+Without a flush, the forward passes of a step begin before the last update is made, and strategies are `stale`. There
+are two rules. Under `2bw`, all passes of a step, in all stages, take the parameters before the last update: step t adds
+to the parameters what the optimizer makes of the gradient at those before step t - 1. Under `stashing`, each stage is
 updated as soon as the backward passes of a step are over there. A forward pass takes the newest parameters of its
 stage, and the microbatch's backward pass takes the same (see `late_turns`).
 
@@ -107,6 +107,16 @@ def late_turns(turn: int, under_way: int, per_step: int) -> int:
     updates that the parameters of this microbatch miss.
     """
     return max(0, -((turn - under_way + 1) // per_step))
+
+
+def most_missed(stages: Sequence[ModelStage], microbatches: int, schedule: PipelineSchedule, slack: int) -> int:
+    """Return how many updates the parameters miss at most with which a pass computes."""
+    if schedule != "stashing" or not stages:
+        return int(schedule in UNFLUSHED)
+    return max(
+        late_turns(0, most_under_way(stages, number, slack), max(1, microbatches // len(stage.ranks)))
+        for number, stage in enumerate(stages)
+    )
 
 
 def ring_of(stages: Sequence[ModelStage]) -> list[tuple[int, ...]]:

@@ -133,7 +133,9 @@ def trained(name: str, bundle: str) -> str:
     values = _goes_on(task, values, state, last)
     wanted, wanted_losses = _alone(task, [*batches[: len(losses)], last], versions)
     wanted_losses[:0] = wanted_losses[:1] * versions.late
-    far = [pair for pair in zip(losses, wanted_losses, strict=False) if not abs(pair[0] - pair[1]) <= 1e-9 * abs(pair[1])]
+    far = [
+        pair for pair in zip(losses, wanted_losses, strict=False) if not abs(pair[0] - pair[1]) <= 1e-9 * abs(pair[1])
+    ]
     return f"losses: {far}" if far else difference(values, wanted, usual_tolerance=1e-9)
 
 

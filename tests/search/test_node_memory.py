@@ -17,7 +17,7 @@ from autosync.strategy.dividing.divided import divided_strategy
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Strategy
 from autosync.strategy.space import Space
-from autosync.strategy.stages import ModelStage
+from autosync.strategy.stages import ModelStage, PipelineSchedule
 from tests.helpers.staged_models import chain, nodes
 
 
@@ -99,6 +99,36 @@ def test_activations_that_are_computed_again_count_once() -> None:
     assert kept[1] == params + own + 4 * 1000
     entering = 4 * 10 * 4
     assert again[1] == max(params + own + 4 * entering + 1000, 2 * params + 2000)
+
+
+def test_without_a_flush_each_version_that_passes_need_has_a_copy() -> None:
+    model, cluster = chain(6, batch_size=4), nodes(1, 1, 1)
+    cuts = tuple(replace(cut, held_bytes=1000 * cut.before) for cut in model.timeline.cuts)
+    model = replace(model, timeline=replace(model.timeline, cuts=cuts))
+    stages = [ModelStage(before=2 * number, ranks=(number,)) for number in range(3)]
+    own = [sum(model.variable(f"w{name}").num_bytes for name in (2 * n, 2 * n + 1)) for n in range(3)]
+    params = model.num_bytes
+
+    def of(schedule: PipelineSchedule, microbatches: int) -> list[float]:
+        strategy = divided_strategy(model, stages, microbatches, schedule)
+        return stage_rank_bytes(lower(strategy, model, cluster), model)
+
+    # All twelve examples in one: three, two and one of them under way, and copies of as many versions.
+    kept = 2 * 1000 * 12 / 4
+    check = 2 * params + 3 * kept
+    assert of("stashing", 1) == [
+        max(params + (1 + 3) * own[0] + 3 * kept, check),
+        max(params + (1 + 2) * own[1] + 2 * kept, check),
+        max(params + own[2] + kept, check),
+    ]
+    # With four microbatches those under way are of two steps, except in the last stage.
+    check = 2 * params + 3 * kept / 4
+    assert of("stashing", 4) == [
+        max(params + (1 + 2) * own[0] + 3 * kept / 4, check),
+        max(params + (1 + 2) * own[1] + 2 * kept / 4, check),
+        max(params + own[2] + kept / 4, check),
+    ]
+    assert of("2bw", 4) == [max(params + (1 + 3) * own[n] + (3 - n) * kept / 4, check) for n in range(3)]
 
 
 def _stage_bytes(strategy: Strategy, model: ModelSpec) -> list[float]:

@@ -16,7 +16,7 @@ import torch
 
 
 class LateSettings:
-    """The settings of each batch whose update is not yet made: by group and name, what the groups have but parameters."""
+    """The settings of each batch whose update is not yet made: what the optimizer's groups have besides parameters."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
@@ -42,8 +42,8 @@ class LateSettings:
         yield
         after = self._now()
         for number, settings in enumerate(mine):
-            for name, value in settings.items():
-                if not _is_same(before[number].get(name), after[number].get(name)):
+            for name, value in after[number].items():
+                if not _is_same(before[number].get(name), value):
                     self._changed_by_updates.add((number, name))
             self._set(number, settings)
 

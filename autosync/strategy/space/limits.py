@@ -20,7 +20,7 @@ from autosync.strategy.cuts import even_sizes
 from autosync.strategy.parts import Partition
 from autosync.strategy.representation import Message, Overlap, Strategy
 from autosync.strategy.shares import are_even
-from autosync.strategy.stages import FLUSHED, UNFLUSHED
+from autosync.strategy.stages import FLUSHED, UNFLUSHED, most_missed
 from autosync.strategy.synchronisers import any_kind, synchroniser_kinds
 from autosync.strategy.synchronisers.base import ROUTES, Route, Synchroniser
 from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
@@ -50,7 +50,8 @@ class Limits:
     hierarchical         all-reduce within nodes first; default yes
     server_updates       where a server's optimizer may run; default both places
     local_proxies        one rank exchanges data with a server for its whole node; default yes
-    staleness            steps that servers may lag, with `stale`; default 1, 2 and 4 (0 is always allowed)
+    staleness            steps that servers may lag, with `stale`; default 1, 2 and 4 (0 is always allowed); stages
+                         without a flush miss no more updates than the largest of these
     periods              steps between two averages, with `stale`; default 2, 4, 8, 16 and 64
     outer_optimizers     applied to an average; default none, or DiLoCo's step
     codecs               with `lossy`; default each kind at its usual setting
@@ -107,6 +108,11 @@ class Limits:
             if isinstance(value, tuple) and len(set(value)) < len(value):
                 raise ValueError(f"{name} names a value twice (each value once)")
 
+    @property
+    def most_missed(self) -> int:
+        """The updates that stages without a flush may miss."""
+        return max((1, *self.staleness))
+
     def problems(self, strategy: Strategy, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Problem]:
         """Yield each place where a legal strategy is outside the limits; `shapes` are those of the variables."""
         yield from self._step_problems(strategy)
@@ -122,10 +128,17 @@ class Limits:
             yield _outside(("shares",), "uneven", ("even",))
         if strategy.batching is not None and not self.batching:
             yield _outside(("batching",), in_words(strategy.batching), ("none",))
-        if strategy.stages and not self.stages:
+        if strategy.stages:
+            yield from self._stage_problems(strategy)
+
+    def _stage_problems(self, strategy: Strategy) -> Iterator[Problem]:
+        if not self.stages:
             yield _outside(("stages",), f"{len(strategy.stages)} stages", ("none",))
-        if strategy.stages and strategy.schedule in UNFLUSHED and "stale" not in self.allow:
+        if strategy.schedule in UNFLUSHED and "stale" not in self.allow:
             yield _outside(("schedule",), strategy.schedule, FLUSHED)
+        missed = most_missed(strategy.stages, strategy.microbatches, strategy.schedule, strategy.slack)
+        if missed > self.most_missed:
+            yield _outside(("microbatches",), f"a stage that misses {missed} updates", (f"up to {self.most_missed}",))
 
     def _message_problems(self, message: Message, path: Path) -> Iterator[Problem]:
         yield from self._synchroniser_problems(message.synchroniser, (*path, "synchroniser"))

@@ -25,7 +25,7 @@ from autosync.strategy.space import message_changes, part_changes, stage_changes
 from autosync.strategy.space.chance import draw_weighted
 from autosync.strategy.space.editing import Room
 from autosync.strategy.space.stage_changes import StageRoom
-from autosync.strategy.stages import FLUSHED, SCHEDULES
+from autosync.strategy.stages import FLUSHED, SCHEDULES, most_missed
 
 NUM_PROPOSALS = 8
 P_ANOTHER_CHANGE = 0.5
@@ -84,9 +84,8 @@ class StageSpace:
     @functools.cached_property
     def proposals(self) -> tuple[Strategy, ...]:
         """The divisions that the partitioner takes for the fastest, the fastest first; none if none fits in memory."""
-        return tuple(
-            proposed_divisions(self._model, self._cluster, most=NUM_PROPOSALS, may_be_stale=self._may_be_stale)
-        )
+        found = proposed_divisions(self._model, self._cluster, most=NUM_PROPOSALS, may_be_stale=self._may_be_stale)
+        return tuple(one for one in found if self._may_be(one))
 
     def sample(self, rng: random.Random) -> Strategy | None:
         """Draw a strategy with stages; None if the partitioner proposes none."""
@@ -109,11 +108,16 @@ class StageSpace:
                 changed = draw_weighted(rng, STAGE_WEIGHTS)(self._stages, strategy, rng)
             if (
                 changed is not None
-                and not legality.problems(changed, self._model, self._cluster)
+                and self._may_be(changed)
                 and canonical(changed, self._model, self._cluster) != before
             ):
                 return timed(changed, self._model, self._cluster)
         return strategy
+
+    def _may_be(self, strategy: Strategy) -> bool:
+        """Whether a strategy is legal, and no stage misses more updates than the limits say."""
+        missed = most_missed(strategy.stages, strategy.microbatches, strategy.schedule, strategy.slack)
+        return missed <= self._room.limits.most_missed and not legality.problems(strategy, self._model, self._cluster)
 
     def cross(self, first: Strategy, second: Strategy, rng: random.Random) -> Strategy:
         """Return the stages of one parent with the microbatches and the schedule of either.
@@ -132,8 +136,7 @@ class StageSpace:
             slack=rng.choice((first, second)).slack,
             recompute=rng.choice((first, second)).recompute,
         )
-        is_legal = not legality.problems(child, self._model, self._cluster)
-        return timed(child, self._model, self._cluster) if is_legal else self.mutate(first, rng)
+        return timed(child, self._model, self._cluster) if self._may_be(child) else self.mutate(first, rng)
 
     def log10_size(self) -> float:
         """Return the decimal logarithm of a lower bound of the number of these strategies.

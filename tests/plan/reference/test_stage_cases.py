@@ -16,8 +16,8 @@ from autosync.plan.types import Local, Plan, StagePass
 from autosync.strategy.dividing.divided import divided_strategy
 from autosync.strategy.representation import Strategy
 from autosync.strategy.stages import ModelStage, holders_of_variables, stages_of_variables
-from tests.helpers.stash_versions import stash_versions
 from tests.helpers.staged_models import chain, nodes, random_division
+from tests.helpers.stash_versions import stash_versions
 from tests.plan.reference.plan_bytes import check_bytes
 
 NUM_STEPS = 3

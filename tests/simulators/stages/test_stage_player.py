@@ -83,6 +83,36 @@ def test_without_a_flush_there_is_no_bubble() -> None:
     assert played.seconds == pytest.approx(2 * 3 * 2, rel=0.01)
 
 
+@pytest.mark.parametrize("microbatches", [1, 2, 8])
+def test_stages_that_stash_parameters_have_no_bubble_either(microbatches: int) -> None:
+    model, cluster = chain(4, batch_size=8), nodes(1, 1, 1, 1)
+    fast = replace(cluster, nodes=tuple(replace(node, bandwidth_out=1e12, bandwidth_in=1e12) for node in cluster.nodes))
+    stages = [ModelStage(before=number, ranks=(number,)) for number in range(4)]
+    plan = lower(divided_strategy(model, stages, microbatches, "stashing"), model, fast)
+    # Each rank is always busy with its layer, which takes three seconds for eight of the 32 examples.
+    assert play_stages(plan, model, fast, usual_costs(fast)).seconds == pytest.approx(3 * 4, rel=0.01)
+
+
+def test_a_stage_that_stashes_waits_for_its_sums_and_2bw_does_not() -> None:
+    model = chain(2, batch_size=8, seconds=[4.0, 1.0])
+    cuts = tuple(replace(cut, num_bytes=0, constant_bytes=0, fixed_constant_bytes=0) for cut in model.timeline.cuts)
+    model = replace(model, timeline=replace(model.timeline, cuts=cuts))
+    size = model.variable("w0").num_bytes
+    # Between two ranks, the sum of the first stage's gradient takes the time of its bytes: three seconds.
+    three = nodes(1, 1, 1)
+    rated = tuple(replace(node, bandwidth_out=size / 3.0, bandwidth_in=size / 3.0) for node in three.nodes)
+    cluster = replace(three, nodes=rated)
+    stages = [ModelStage(before=0, ranks=(0, 1)), ModelStage(before=1, ranks=(2,))]
+
+    def seconds(schedule: PipelineSchedule) -> float:
+        plan = lower(divided_strategy(model, stages, 12, schedule), model, cluster)
+        return play_stages(plan, model, cluster, replace(usual_costs(cluster), link_share=1.0)).seconds
+
+    # The first stage takes 12 seconds for eight examples, and its ranks have twelve each.
+    assert seconds("2bw") == pytest.approx(18.0, rel=0.01)
+    assert seconds("stashing") == pytest.approx(18.0 + 3.0, rel=0.01)
+
+
 def test_on_slow_links_a_step_takes_its_bytes() -> None:
     model = chain(2, batch_size=8, sizes=[1000])
     slow = ClusterSpec(

@@ -55,6 +55,21 @@ def test_without_a_flush_each_rank_has_one_stage_and_enough_microbatches() -> No
     assert any("several stages" in str(one) for one in legality.problems(around, MODEL, CLUSTER))
 
 
+def test_pipedream_passes_whole_batches_and_stashes_parameters() -> None:
+    found = check_preset("pipedream", MODEL, CLUSTER)
+    assert (found.schedule, found.slack, found.classes) == ("stashing", 0, {"stale"})
+    assert sorted(rank for one in found.stages for rank in one.ranks) == [0, 1, 2]
+    # As few microbatches as the widest stages have ranks.
+    assert found.microbatches == max(len(one.ranks) for one in found.stages)
+    assert check_preset("pipedream", MODEL, CLUSTER, microbatches=12).microbatches == 12
+    with pytest.raises(InputError, match="divide the global batch"):
+        build_preset("pipedream", MODEL, CLUSTER, microbatches=5)
+    with pytest.raises(DoesNotApplyError, match="w0 in the stages"):
+        build_preset("pipedream", chain(6, batch_size=8, tied=[(0, 5)]), CLUSTER)
+    with pytest.raises(DoesNotApplyError, match="a task that clips"):
+        build_preset("pipedream", replace(MODEL, clip_norm=1.0), CLUSTER)
+
+
 @pytest.mark.parametrize("preset", PIPELINES)
 def test_what_cannot_be_divided_says_why(preset: str) -> None:
     with pytest.raises(DoesNotApplyError, match="has no cuts"):

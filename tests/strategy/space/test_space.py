@@ -171,7 +171,7 @@ def test_some_lossy_and_stale_presets_are_points_of_a_space_that_allows_them() -
     space = Space(model=model, cluster=cluster, limits=Limits(allow=("lossy", "stale")))
     built = {name: build_preset(name, model, cluster) for name in preset_names() if _applies(name, model, cluster)}
     inside = {name for name, preset in built.items() if not preset.is_exact and not space.problems(preset)}
-    assert inside == {"bf16", "fp16", "sign", "ssp", "local_sgd", "pipedream_2bw"}
+    assert inside == {"bf16", "fp16", "sign", "ssp", "local_sgd", "pipedream", "pipedream_2bw"}
     wider = Limits(allow=("lossy", "stale"), codecs=(TopK(ratio=0.001, momentum=0.9),))
     assert Space(model=model, cluster=cluster, limits=wider).problems(built["dgc"]) == []
     assert {"dgc", "diloco", "int8", "power_sgd"} < built.keys()

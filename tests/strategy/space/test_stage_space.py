@@ -11,6 +11,7 @@ from autosync.plan.lowering import lower
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.canonical import strategy_id
+from autosync.strategy.dividing.divided import divided_strategy
 from autosync.strategy.space import Limits, Space
 from autosync.strategy.space.stage_changes import (
     StageRoom,
@@ -20,7 +21,7 @@ from autosync.strategy.space.stage_changes import (
     move_rank,
     split_stage,
 )
-from autosync.strategy.stages import holders_of_variables
+from autosync.strategy.stages import ModelStage, holders_of_variables, most_missed
 from tests.helpers.staged_models import chain, nodes, random_division
 
 CLUSTER = nodes(1, 1, 2)
@@ -34,7 +35,7 @@ def test_changes_and_children_are_legal(seed: int) -> None:
     rng = random.Random(seed)
     first, model, cluster = random_division(rng)
     allow = tuple(one for one in ("stale",) if one in first.classes)
-    space = Space(model=model, cluster=cluster, limits=Limits(allow=allow))
+    space = Space(model=model, cluster=cluster, limits=Limits(allow=allow, staleness=(40,)))
     assert space.stages is None or space.contains(first)
     if space.stages is None:
         return
@@ -79,12 +80,30 @@ def test_schedules_without_a_flush_are_tried_where_stale_strategies_are_allowed(
         one = space.stages.proposals[0]
         changed = [change_schedule(room, one, rng) for _ in range(60)]
         found = proposed | {one.schedule for one in changed if one is not None}
-        assert ("2bw" in found) == expected
+        assert ("2bw" in found) == ("stashing" in found) == expected
     assert stale.stages is not None
     (late,) = (one for one in stale.stages.proposals if one.schedule == "2bw")
     shapes = {variable.name: variable.shape for variable in MODEL.variables}
     assert any("2bw is outside the limits" in str(one) for one in SPACE.limits.problems(late, shapes))
     assert not list(stale.limits.problems(late, shapes))
+
+
+def test_stages_miss_no_more_updates_than_the_limits_say() -> None:
+    model, cluster = chain(7, batch_size=6), nodes(1, 1, 1, 1)
+    space = Space(model=model, cluster=cluster, limits=Limits(allow=("stale",), staleness=(1, 2)))
+    assert space.stages is not None
+    proposed = {one.schedule for one in space.stages.proposals}
+    assert {"2bw", "stashing"} <= proposed
+    rng, one, missed = random.Random(5), space.stages.proposals[0], set()
+    for _ in range(300):
+        one = space.mutate(one, rng)
+        missed.add(most_missed(one.stages, one.microbatches, one.schedule, one.slack))
+    assert missed == {0, 1, 2}
+    stages = [ModelStage(before=number, ranks=(number,)) for number in range(4)]
+    late = divided_strategy(model, stages, 1, "stashing")
+    (problem,) = space.problems(late)
+    assert "a stage that misses 3 updates is outside the limits (limits: up to 2)" in str(problem)
+    assert Space(model=model, cluster=cluster, limits=Limits(allow=("stale",))).contains(late)
 
 
 def test_the_ranks_of_a_message_hold_all_its_parts_after_a_move() -> None:
