@@ -47,7 +47,7 @@ NUM_SHOWN = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """The example of a preset: a model of ours, a shipped cluster, and options that suit such a small model."""
+    """The example of a preset: a model of ours or a shipped one, a shipped cluster, and options that suit such a small model."""
 
     model: str = "convnet"
     cluster: str = "4-hosts"
@@ -69,7 +69,8 @@ CASES: Mapping[str, Case] = {
     "uneven_batches": Case(cluster="4-hosts-uneven"),
     "gpipe": Case(model="language_model", options={"microbatches": 8}),
     "interleaved_1f1b": Case(model="language_model", options={"microbatches": 8}),
-    "pipedream": Case(model="language_model"),
+    # Its weights are used in one stage each.
+    "pipedream": Case(model="acoustic_mlp", options={"microbatches": 8}),
     "pipedream_2bw": Case(model="language_model"),
     "pipedream_flush": Case(model="language_model"),
     "diloco": Case(options={"every": 4}),
@@ -147,7 +148,8 @@ def show(preset: str) -> Shown:
 
 def model_of(case: Case) -> ModelSpec:
     """Return the model of a case."""
-    return load_model(str(MATERIAL / f"{case.model}.yaml"))
+    own = MATERIAL / f"{case.model}.yaml"
+    return load_model(str(own) if own.exists() else case.model)
 
 
 def plan_of(shown: Shown) -> str:

@@ -90,7 +90,7 @@ def pipedream(model: ModelSpec, cluster: ClusterSpec, *, microbatches: int | Non
     if microbatches is not None:
         count_option("microbatches", microbatches)
     counts = legal_counts(model, cluster) if microbatches is None else [microbatches]
-    reason: Problem | None = None
+    reasons: list[Problem] = []
     for one in _proposed(model, cluster):
         widths = math.lcm(*(len(stage.ranks) for stage in one.stages))
         count = next((count for count in sorted(counts) if count % widths == 0), counts[-1])
@@ -98,9 +98,12 @@ def pipedream(model: ModelSpec, cluster: ClusterSpec, *, microbatches: int | Non
         problems = legality.problems(unflushed, model, cluster)
         if not problems:
             return unflushed
-        reason = reason or problems[0]
-    if reason is not None and microbatches is not None and reason.path == ("microbatches",):
-        raise InputError([reason])
+        reasons += problems
+    of_count = [one for one in reasons if one.path == ("microbatches",)]
+    if microbatches is not None and len(of_count) == len(reasons):
+        raise InputError(of_count[:1])
+    # What other microbatches would not mend.
+    reason = next((one for one in reasons if one not in of_count), None)
     what = f"no division of {model.name} over {cluster.name} stashes parameters"
     told = f"; {reason.what} ({reason.rule})" if reason else ""
     raise DoesNotApplyError(what + told, rule="each rank computes one stage, and each weight is used in one")
