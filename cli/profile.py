@@ -144,8 +144,19 @@ def _cut_lines(model: ModelSpec) -> list[str]:
             "longer than an even one"
         )
     if timeline.mixes:
-        lines.append(f"stages are not searched: {timeline.mixes}")
-    return lines
+        return [*lines, f"stages are not searched: {timeline.mixes}"]
+    return [*lines, _weights_line(model)]
+
+
+def _weights_line(model: ModelSpec) -> str:
+    """Return a line about the gradients of weights that split backward passes leave for later."""
+    from autosync.strategy.stage_compute import weight_seconds
+
+    timeline = model.timeline
+    later = units.format_time(sum(weight_seconds(model, model.batch_size)))
+    whole = units.format_time(sum(one.seconds for one in timeline.backward))
+    source = f"{timeline.source}" if timeline.splits is not None else "taken for half of that of linear layers"
+    return f"gradients of weights that can come later: {later} of {whole} of backward pass ({source})"
 
 
 def _graph_lines(model: ModelSpec) -> list[str]:

@@ -47,7 +47,7 @@ NUM_SHOWN = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """The example of a preset: a model of ours or a shipped one, a shipped cluster, and options that suit such a small model."""
+    """The example of a preset: a model of ours or a shipped one, a shipped cluster, and options that suit it."""
 
     model: str = "convnet"
     cluster: str = "4-hosts"

@@ -14,7 +14,7 @@ import itertools
 
 from autosync.plan.rank_passes import passes_of
 from autosync.plan.types import Local, Plan, StagePass
-from autosync.specs.model import STATE_ITEM_BYTES, ModelSpec
+from autosync.specs.model import STATE_ITEM_BYTES, ModelSpec, variables_by_name
 from autosync.strategy.stages import boundary_cuts, bytes_of_microbatch, holders_of_variables
 
 
@@ -49,9 +49,9 @@ def _held_bytes(plan: Plan, model: ModelSpec) -> list[float]:
 def _trained_bytes(plan: Plan, model: ModelSpec) -> list[float]:
     """Return the bytes of gradients and state on each rank."""
     found = [0.0] * len(plan.ranks)
-    more = [_more_copies(plan, rank) for rank in range(plan.num_workers)]
+    more, variables = [_more_copies(plan, rank) for rank in range(plan.num_workers)], variables_by_name(model)
     for name, ranks in holders_of_variables(plan.stages, model).items():
-        variable = model.variable(name)
+        variable = variables[name]
         state = model.optimizer.state_slots * STATE_ITEM_BYTES * variable.num_elements
         for rank in ranks:
             found[rank] += (1 + more[rank]) * variable.num_bytes + state

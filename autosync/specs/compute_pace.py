@@ -58,6 +58,12 @@ def share_factor(model: ModelSpec, num_examples: float) -> float:
     return _interpolated(points, num_examples) / _interpolated(points, model.batch_size)
 
 
+def seconds_at(model: ModelSpec, seconds: Sequence[float], num_examples: float) -> float:
+    """Return the time with so many examples of something that takes `seconds` with the timeline's batch sizes."""
+    sizes = [one.num_examples for one in model.timeline.sizes]
+    return _interpolated(list(zip(sizes, seconds, strict=True)), num_examples)
+
+
 def compute_seconds(
     model: ModelSpec, cluster: ClusterSpec, shares: Sequence[int] = (), batching: GraphBatching | None = None
 ) -> float:

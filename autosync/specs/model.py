@@ -21,6 +21,7 @@ from autosync.frames import sentence_and_table
 from autosync.specs.batch_times import BatchTime, check_batch_times
 from autosync.specs.cuts import StageCut, check_cuts
 from autosync.specs.graph_batching import GraphProfile
+from autosync.specs.split_layers import SplitLayers, check_splits
 from autosync.specs.untrained import Untrained
 from autosync.units import format_size, format_time
 
@@ -178,6 +179,8 @@ class Timeline:
     the times of the passes with batches of three sizes or more, from small to large, or nothing. `cuts` are the places
     where the forward pass can be cut into stages, and `uncut` is the reason why there is none. Both are empty if no
     profile has looked for them. `mixes` is the reason why microbatches would train another model than their batch.
+    `splits` are the layers whose gradients of weights can come later, with times of the same source. It is None in
+    older files and if there are no stages: then nothing is known of these times.
     """
 
     __pydantic_config__ = STRICT
@@ -193,9 +196,11 @@ class Timeline:
     cuts: tuple[StageCut, ...] = ()
     uncut: str = ""
     mixes: str = ""
+    splits: tuple[SplitLayers, ...] | None = None
 
     def __post_init__(self) -> None:
         check_batch_times(self.sizes)
+        check_splits(self.splits, len(self.sizes), len(self.forward))
         check_cuts(self.cuts, self.uncut, len(self.forward))
 
     @property
@@ -216,6 +221,8 @@ class Timeline:
             backward=_slowed(self.backward, passes),
             optimizer=_slowed(self.optimizer, update),
             sizes=tuple(replace(one, seconds=one.seconds * passes) for one in self.sizes),
+            splits=self.splits
+            and tuple(replace(one, seconds=tuple(passes * seconds for seconds in one.seconds)) for one in self.splits),
         )
 
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from autosync.specs.cluster import ClusterSpec
-from autosync.specs.compute_pace import compute_seconds, share_factor
+from autosync.specs.compute_pace import compute_seconds, seconds_at, share_factor
 from autosync.specs.cuts import segment_seconds
-from autosync.specs.model import ModelSpec, Variable
+from autosync.specs.model import ModelSpec, Variable, variables_by_name
 from autosync.strategy.representation import Strategy
 from autosync.strategy.stages import ModelStage, holders_of_variables
 
@@ -24,31 +24,46 @@ def pass_seconds(
     factor = share_factor(model, num_examples)
     both = segment_seconds(model.timeline)
     forward = [segment.seconds for segment in model.timeline.forward]
-    apart = weight_seconds(model) if splits_backward else [0.0] * len(forward)
+    apart = weight_seconds(model, num_examples) if splits_backward else [0.0] * len(forward)
     begins = [stage.before for stage in stages]
     found: dict[tuple[str, int], float] = {}
     for stage, (begin, end) in enumerate(zip(begins, [*begins[1:], len(forward)], strict=True)):
         found["forward", stage] = factor * math.fsum(forward[begin:end])
         again = 0.0 if recompute else math.fsum(forward[begin:end])
-        found["weights", stage] = factor * math.fsum(apart[begin:end])
+        found["weights", stage] = math.fsum(apart[begin:end])
         found["backward", stage] = factor * (math.fsum(both[begin:end]) - again) - found["weights", stage]
     return found
 
 
-def weight_seconds(model: ModelSpec) -> list[float]:
+def weight_seconds(model: ModelSpec, num_examples: int) -> list[float]:
     """Return the time of each forward segment that its gradients of weights take, where they can come later.
+
+    The profile says it for some batch sizes. If it does not, the times are assumed: see `_assumed_shares`.
+    """
+    factor, both = share_factor(model, num_examples), segment_seconds(model.timeline)
+    forward = [segment.seconds for segment in model.timeline.forward]
+    backward = [factor * (one - other) for one, other in zip(both, forward, strict=True)]
+    splits = model.timeline.splits
+    if splits is None:
+        return [share * seconds for share, seconds in zip(_assumed_shares(model), backward, strict=True)]
+    found = [0.0] * len(backward)
+    for one in splits:
+        found[one.segment] = min(seconds_at(model, one.seconds, num_examples), backward[one.segment])
+    return found
+
+
+def _assumed_shares(model: ModelSpec) -> list[float]:
+    """Return the share of each segment's backward pass that gradients of weights are taken for.
 
     Linear layers can leave them for later. Their backward pass has two products of equally many multiplications, one
     for the gradients of weights. So that is half of the module's backward pass, or less if it owns other variables too.
     A matrix that another module owns as well, such as an embedding, is taken for the weight of a linear layer there.
     """
-    both = segment_seconds(model.timeline)
-    found = []
-    for segment, seconds in zip(model.timeline.forward, both, strict=True):
-        own = [model.variable(name) for name in segment.variables]
+    variables, found = variables_by_name(model), []
+    for segment in model.timeline.forward:
+        own = [variables[name] for name in segment.variables]
         linear = sum(one.num_bytes for one in own if one.kind == "linear" or _is_tied_in(one, segment.module))
-        share = linear / sum(one.num_bytes for one in own) if linear else 0.0
-        found.append(0.5 * share * (seconds - segment.seconds))
+        found.append(0.5 * linear / sum(one.num_bytes for one in own) if linear else 0.0)
     return found
 
 
@@ -59,10 +74,10 @@ def _is_tied_in(variable: Variable, module: str) -> bool:
 def update_seconds(stages: Sequence[ModelStage], model: ModelSpec, num_workers: int) -> list[float]:
     """Return the seconds of each rank's update: its share of the whole model's, by the bytes that it holds."""
     whole = math.fsum(segment.seconds for segment in model.timeline.optimizer)
-    held = [0.0] * num_workers
+    held, variables = [0.0] * num_workers, variables_by_name(model)
     for name, ranks in holders_of_variables(stages, model).items():
         for rank in ranks:
-            held[rank] += model.variable(name).num_bytes
+            held[rank] += variables[name].num_bytes
     return [whole * num_bytes / model.num_bytes for num_bytes in held]
 
 

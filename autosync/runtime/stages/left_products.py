@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils._pytree import tree_unflatten
 
-from autosync.specs.profile.tape import Slot, TapeCall
+from autosync.specs.profile.linear_calls import linear_arguments
+from autosync.specs.profile.tape import TapeCall
 
 
 class _Layer(NamedTuple):
@@ -83,15 +83,6 @@ class _Linear(torch.autograd.Function):
         return gradient @ weight, None, None
 
 
-def can_leave(call: TapeCall) -> bool:
-    """Whether a recorded call is a linear layer that trains a parameter of the model."""
-    if call.function is not functional.linear or not call.with_grad:
-        return False
-    _, weight, bias = _arguments(call, {})
-    is_trained = isinstance(weight, nn.Parameter) and weight.requires_grad
-    return is_trained and (bias is None or isinstance(bias, nn.Parameter))
-
-
 def make_leaving(
     call: TapeCall, values: Mapping[int, torch.Tensor], left: LeftProducts
 ) -> list[tuple[int, torch.Tensor]]:
@@ -100,17 +91,9 @@ def make_leaving(
     Under autocast the layer computes in another type than that of its weight. Then it leaves nothing, and neither does
     a layer whose inputs get no gradient: nobody waits for its backward pass.
     """
-    inputs, weight, bias = _arguments(call, values)
+    inputs, weight, bias = linear_arguments(call, values)
     is_cast = inputs.dtype != weight.dtype or torch.is_autocast_enabled(inputs.device.type)
     if is_cast or not inputs.requires_grad:
         return call.make(values)
     result = _Linear.apply(inputs, _Layer(weight, bias), left)  # type: ignore[no-untyped-call]
     return [(value, result) for _, value in call.results]
-
-
-def _arguments(call: TapeCall, values: Mapping[int, torch.Tensor]) -> tuple[Any, Any, Any]:
-    """Return the inputs, the weight and the bias of a linear layer."""
-    given = [values.get(leaf.value, leaf) if isinstance(leaf, Slot) else leaf for leaf in call.leaves]
-    args, kwargs = tree_unflatten(given, call.form)
-    named = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
-    return named["input"], named["weight"], named.get("bias")

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from autosync.runtime.stages.boundary_bytes import BoundaryBytes
-from autosync.runtime.stages.left_products import LeftProducts, can_leave, make_leaving
+from autosync.runtime.stages.left_products import LeftProducts, make_leaving
+from autosync.specs.profile.linear_calls import can_leave
 from autosync.specs.profile.tape import Tape
 from autosync.strategy.stages import ModelStage
 

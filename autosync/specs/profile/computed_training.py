@@ -14,7 +14,7 @@ from autosync.errors import TaskError
 from autosync.specs import task_run
 from autosync.specs.batch_times import BatchTime
 from autosync.specs.free_memory import free_bytes
-from autosync.specs.model import OptimizerSpec
+from autosync.specs.model import ModelSpec, OptimizerSpec
 from autosync.specs.profile.assemble import ProfiledStep, ProfileRecords
 from autosync.specs.profile.batch_sizes import time_sizes
 from autosync.specs.profile.computed_clock import META, ComputedClock
@@ -24,6 +24,8 @@ from autosync.specs.profile.graph import ParameterUses, distinct_rows
 from autosync.specs.profile.optimizer import probe_optimizer
 from autosync.specs.profile.profiled_steps import UPDATE_NOTE, profiled_step, sparse_gradients, task_notes
 from autosync.specs.profile.recorder import MicrostepRecorder, ModelStructure, structure_of
+from autosync.specs.profile.split_products import split_layers
+from autosync.specs.split_layers import SplitLayers
 from autosync.specs.task import Task
 
 NUM_STEPS = 5
@@ -106,6 +108,11 @@ class ComputedTraining:
                 "for this machine's memory"
             )
         return with_checked_losses(found, self._task, task_run.build_model(self._task), batch, self._batch_with_values)
+
+    def split_layers(self, found: FoundCuts, spec: ModelSpec) -> tuple[SplitLayers, ...]:
+        """Compute the times of gradients of weights from their operation counts."""
+        with self._clock:
+            return split_layers(found.linears, spec, META, self._clock, num_rounds=1, warm_up_rounds=0)
 
     def _recorded_step(self, recorder: MicrostepRecorder) -> ProfiledStep:
         self._model.zero_grad(set_to_none=True)

@@ -17,6 +17,7 @@ from torch import nn
 from autosync.errors import TaskError
 from autosync.specs.cuts import StageCut
 from autosync.specs.examples import examples_of, num_examples
+from autosync.specs.profile.linear_calls import LinearUse, linear_uses
 from autosync.specs.profile.microbatch_losses import small_microbatches, why_changes_mix, why_losses_mix
 from autosync.specs.profile.recorder import ModelStructure
 from autosync.specs.profile.tape import Tape, record, tensors_of
@@ -28,13 +29,14 @@ class FoundCuts(NamedTuple):
     """The cuts of a model, or the reason why it has none.
 
     `mixes` is the reason why microbatches would train another model, if there is one, and `note` says what was not
-    checked.
+    checked. `linears` are the uses of layers whose gradients of weights can come later.
     """
 
     cuts: tuple[StageCut, ...] = ()
     uncut: str = ""
     mixes: str = ""
     note: str = ""
+    linears: tuple[LinearUse, ...] = ()
 
 
 class SmallerBatch(NamedTuple):
@@ -121,7 +123,7 @@ def find_cuts(
             return _no_microbatches(error)
         if not less.problem and less.modules == tape.modules:
             cuts = _with_fixed(cuts, less, smaller)
-    return FoundCuts(cuts=tuple(cuts), mixes=why_changes_mix(tape.changed))
+    return FoundCuts(cuts=tuple(cuts), mixes=why_changes_mix(tape.changed), linears=linear_uses(tape))
 
 
 class _Kept:

@@ -13,6 +13,7 @@ from torch import nn
 
 from autosync.specs import task_run
 from autosync.specs.batch_times import BatchTime
+from autosync.specs.model import ModelSpec
 from autosync.specs.profile.assemble import ProfiledStep, ProfileRecords
 from autosync.specs.profile.batch_sizes import NUM_ROUNDS, time_sizes
 from autosync.specs.profile.clock import clock_of
@@ -21,8 +22,10 @@ from autosync.specs.profile.machine_load import UNKNOWN, LoadWatch, MachineLoad
 from autosync.specs.profile.optimizer import optimizer_notes, optimizer_spec
 from autosync.specs.profile.profiled_steps import UPDATE_NOTE, known_rows, profiled_step, sparse_gradients, task_notes
 from autosync.specs.profile.recorder import MicrostepRecorder, structure_of
+from autosync.specs.profile.split_products import split_layers
 from autosync.specs.profile.steadiness import LEAST_STEPS, StoppingRule
 from autosync.specs.profile.whole_passes import PassSeconds, fitted, time_passes
+from autosync.specs.split_layers import SplitLayers
 from autosync.specs.task import Task
 
 NUM_FACTS = 5
@@ -89,6 +92,10 @@ class MeasuredTraining:
         batch = self._batch()
         found = cuts_of_task(self._task, self._structure, self._model, batch)
         return with_checked_losses(found, self._task, self._model, batch, self._batch)
+
+    def split_layers(self, found: FoundCuts, spec: ModelSpec) -> tuple[SplitLayers, ...]:
+        """Time the gradients of weights that backward passes can leave for later."""
+        return split_layers(found.linears, spec, self._device, self._clock)
 
     def _recorded_step(self, number: int) -> ProfiledStep:
         """Take a step under the recorder, whose hooks are in the model. Step 0 also asks for the order of uses."""

@@ -23,6 +23,7 @@ from autosync.specs.profile.computed_training import ComputedTraining
 from autosync.specs.profile.device_rates import DEFAULT_RATE, DeviceRate, device_rate
 from autosync.specs.profile.find_cuts import FoundCuts
 from autosync.specs.profile.measured_training import MeasuredTraining
+from autosync.specs.split_layers import SplitLayers
 from autosync.specs.task import Task
 
 Progress = Callable[[str], None]
@@ -76,11 +77,15 @@ def profile(
 
 
 class _Training(Protocol):
-    """A task that trains: `records` has its steps, `times_of_sizes` its passes with other batches, `cuts` its cuts."""
+    """A task that trains: `records` has its steps, `times_of_sizes` its passes with other batches, `cuts` its cuts.
+
+    `split_layers` times the gradients of weights that these cuts' passes can leave for later.
+    """
 
     def records(self, steps: int | None, tell: Progress) -> ProfileRecords: ...
     def times_of_sizes(self, sizes: Sequence[int], num_rounds: int = ...) -> tuple[BatchTime, ...]: ...
     def cuts(self) -> FoundCuts: ...
+    def split_layers(self, found: FoundCuts, spec: ModelSpec) -> tuple[SplitLayers, ...]: ...
 
 
 def _profiled(
@@ -106,10 +111,15 @@ def _with_cuts(spec: ModelSpec, training: _Training, tell: Progress) -> ModelSpe
     found = training.cuts()
     timeline = replace(spec.timeline, cuts=found.cuts, uncut=found.uncut, mixes=found.mixes)
     spec = replace(spec, timeline=timeline, notes=(*spec.notes, *filter(None, (found.note,))))
-    if not found.cuts or found.mixes or timeline.sizes:
+    if not found.cuts or found.mixes:
         return spec
-    tell("microbatches")
-    return replace(spec, timeline=with_microbatches(spec, training.times_of_sizes))
+    if not timeline.sizes:
+        tell("microbatches")
+        spec = replace(spec, timeline=with_microbatches(spec, training.times_of_sizes))
+    if not spec.timeline.cuts:
+        return spec
+    tell("gradients of weights")
+    return replace(spec, timeline=replace(spec.timeline, splits=training.split_layers(found, spec)))
 
 
 def _with_advice(error: TaskError) -> TaskError:

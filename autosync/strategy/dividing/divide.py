@@ -12,7 +12,7 @@ from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.compute_pace import share_factor
 from autosync.specs.cuts import segment_seconds
-from autosync.specs.model import ModelSpec
+from autosync.specs.model import ModelSpec, variables_by_name
 from autosync.strategy import legality
 from autosync.strategy.dividing.divided import divided_strategy
 from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem, StageHost
@@ -205,11 +205,11 @@ def _tied_through(model: ModelSpec) -> set[str]:
 def _weights(model: ModelSpec) -> list[int]:
     """Return the bytes of the variables that each segment is the first to use."""
     known: set[str] = set()
-    found = []
+    found, variables = [], variables_by_name(model)
     for segment in model.timeline.forward:
         new = [name for name in dict.fromkeys(segment.variables) if name not in known]
         known.update(new)
-        found.append(sum(model.variable(name).num_bytes for name in new))
+        found.append(sum(variables[name].num_bytes for name in new))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autosync.specs.model import ModelSpec
+from autosync.specs.model import ModelSpec, variables_by_name
 from autosync.strategy.dividing.divided import BUCKET_BYTES
 from autosync.strategy.parts import PartName
 from autosync.strategy.representation import Message, Strategy, all_parts
@@ -17,7 +17,7 @@ def regrouped(strategy: Strategy, model: ModelSpec) -> Strategy:
     A message is divided by the ranks that hold its parts. What came of a divided message joins others with the same
     settings, ranks and dtype, up to the size of a bucket.
     """
-    holders = holders_of_variables(strategy.stages, model)
+    holders, variables = holders_of_variables(strategy.stages, model), variables_by_name(model)
     parts = all_parts(strategy, model)
     whole: list[Message] = []
     fragments: list[Message] = []
@@ -31,7 +31,7 @@ def regrouped(strategy: Strategy, model: ModelSpec) -> Strategy:
 
     def home(message: Message) -> tuple[object, ...]:
         variable = PartName.parse(message.parts[0]).variable
-        return holders[variable], model.variable(variable).dtype, replace(message, parts=("",))
+        return holders[variable], variables[variable].dtype, replace(message, parts=("",))
 
     def size(message: Message) -> int:
         return sum(parts[name].num_bytes for name in message.parts)
