@@ -179,8 +179,7 @@ class Timeline:
     the times of the passes with batches of three sizes or more, from small to large, or nothing. `cuts` are the places
     where the forward pass can be cut into stages, and `uncut` is the reason why there is none. Both are empty if no
     profile has looked for them. `mixes` is the reason why microbatches would train another model than their batch.
-    `splits` are the layers whose gradients of weights can come later, with times of the same source. It is None in
-    older files and if there are no stages: then nothing is known of these times.
+    `splits` are the layers whose gradients of weights can come later; None if no profile has timed these gradients.
     """
 
     __pydantic_config__ = STRICT
@@ -221,8 +220,7 @@ class Timeline:
             backward=_slowed(self.backward, passes),
             optimizer=_slowed(self.optimizer, update),
             sizes=tuple(replace(one, seconds=one.seconds * passes) for one in self.sizes),
-            splits=self.splits
-            and tuple(replace(one, seconds=tuple(passes * seconds for seconds in one.seconds)) for one in self.splits),
+            splits=self.splits and tuple(one.scaled(passes) for one in self.splits),
         )
 
 

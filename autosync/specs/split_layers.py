@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autosync.documents import STRICT
 
@@ -25,6 +25,10 @@ class SplitLayers:
     def __post_init__(self) -> None:
         if not all(math.isfinite(one) and one >= 0 for one in self.seconds):
             raise ValueError(f"{list(self.seconds)} are no durations (0 or more seconds)")
+
+    def scaled(self, factor: float) -> SplitLayers:
+        """Return the layers with times that are `factor` times as long."""
+        return replace(self, seconds=tuple(factor * one for one in self.seconds))
 
 
 def check_splits(splits: Sequence[SplitLayers] | None, num_sizes: int, num_segments: int) -> None:

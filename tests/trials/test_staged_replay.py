@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from autosync.plan.bundling import bundled
 from autosync.plan.lowering import lower
@@ -32,6 +33,33 @@ def test_stages_of_a_spec_are_replayed_on_real_ranks(cluster: ClusterSpec, tmp_p
     least = strategy_compute_seconds(strategy, MODEL, cluster)
     assert len(samples.step_seconds) == 2
     assert min(min(steps) for steps in samples.step_seconds) > 0.9 * least
+
+
+def test_stages_that_stash_parameters_are_replayed_on_real_ranks(cluster: ClusterSpec, tmp_path: Path) -> None:
+    path, model = tmp_path / "chain.yaml", chain(4, batch_size=4, seconds=[0.002] * 4)
+    save_model(model, path)
+    with TrialService(target=str(path), model=model, cluster=cluster, folder=tmp_path / "f") as service:
+        for microbatches in (1, 4):
+            name, strategy = f"in {microbatches}", divided_strategy(model, STAGES, microbatches, "stashing")
+            service.prepare(Contestant(name=name, bundle=bundled(strategy, model, cluster)))
+            samples = service.run(name, 4)
+            service.release(name)
+            # Without a flush, no rank waits for the pipeline: the first step alone takes longer.
+            assert min(min(steps[1:]) for steps in samples.step_seconds) > 0.8 * 2 * 2 * 3 * 0.002
+
+
+def test_with_several_versions_gradients_come_with_the_last_backward_pass_of_a_step() -> None:
+    model = chain(4, batch_size=4)
+    plan = lower(divided_strategy(model, STAGES, 4, "stashing"), model, nodes(1, 1))
+    replayed = ReplayedModel(model)
+    first = replay_stages(model, 0, plan, replayed)[0]
+    own = dict(replayed.named_parameters())
+    versions = [{name: nn.Parameter(one.detach().clone()) for name, one in own.items()} for _ in range(2)]
+    turns = [first.with_parameters({own[name]: one for name, one in version.items()}) for version in versions]
+    for number, turn in enumerate((0, 1, 1, 1)):
+        turns[turn].backward(turns[turn].forward([], {}, keeps=True), {}, scale=0.25)
+        found = [{name for name, one in version.items() if one.grad is not None} for version in versions]
+        assert found == [set(), {"w0", "w1"} if number == 3 else set()]
 
 
 def test_gradients_come_with_the_last_backward_pass() -> None:

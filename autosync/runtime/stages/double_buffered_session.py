@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
 from autosync.plan.rank_passes import RankPass
 from autosync.runtime.stages.stage_program import PassedMicrobatch, StageWork
@@ -72,7 +71,7 @@ class DoubleBufferedSession(UnflushedSession):
                 self._complete(name, copies[name])
         return made
 
-    def _complete(self, name: str, parameter: nn.Parameter) -> None:
+    def _complete(self, name: str, parameter: torch.Tensor) -> None:
         gradient, parameter.grad = parameter.grad, None
         assert gradient is not None, "the gradient that was just accumulated"
         if self._backward_batch == self._open_batch:
