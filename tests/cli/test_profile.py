@@ -1,12 +1,14 @@
 """`autosync profile`: one summary or JSON document on stdout, the rest on stderr; files replaced only on request."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autosync import documents
 from autosync.cli import main as cli
+from autosync.cli.profile import describe
 from autosync.specs.model_file import dump_model, load_model
 
 TASK = """\
@@ -58,6 +60,20 @@ def test_a_summary_for_people(task: str, capsys: pytest.CaptureFixture[str]) -> 
     assert "a user's own words" in err
     assert "wrote model.yaml" in err
     assert load_model("model.yaml").num_parameters == 50
+
+
+def test_it_says_whether_the_gradients_of_weights_were_timed(task: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for times in ("measured", "computed"):
+        assert cli.run(["profile", task, "--times", times, "--steps", "1", "--cuts", "-o", f"{times}.yaml"]) == 0
+        out, err = capsys.readouterr()
+        assert "gradients of weights that can come later" in out
+        assert f"of backward pass ({times})" in out
+        assert "gradients of weights" in err
+    # An older version wrote none.
+    spec = load_model("computed.yaml")
+    assert spec.timeline.splits
+    old = replace(spec, timeline=replace(spec.timeline, splits=None))
+    assert "(taken for half of that of linear layers)" in describe(old)
 
 
 def test_one_json_document(task: str, capsys: pytest.CaptureFixture[str]) -> None:

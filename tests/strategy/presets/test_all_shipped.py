@@ -35,7 +35,8 @@ def _refusal(preset: str, model: ModelSpec, cluster: ClusterSpec) -> str:
         num_layers = len(model.timeline.cuts) + 1
         per_rank = {"gpipe": 1, "interleaved_1f1b": 2}.get(preset, 0)
         too_few = "layers that can be stages" if num_layers < per_rank * cluster.num_workers else ""
-        return re.escape(why_undivided(model, cluster)) or too_few
+        unstashed = _unstashed(model) if preset == "pipedream" else ""
+        return re.escape(why_undivided(model, cluster)) or too_few or unstashed
     sizes = {len(group) for group in cluster.worker_groups()}
     if preset in ("byteps", "bytescheduler", "p3") and cluster.backend == "nccl":
         return "nccl runs transfers in one static order"
@@ -51,6 +52,14 @@ def _refusal(preset: str, model: ModelSpec, cluster: ClusterSpec) -> str:
     if preset == "uneven_batches" and not cluster.is_uneven:
         return "compute at the same speed"
     return _refusal_by_model(preset, model)
+
+
+def _unstashed(model: ModelSpec) -> str:
+    """Why stages of a model cannot stash parameters, wherever it is cut."""
+    if model.clip_norm is not None:
+        return "stashing for a task that clips"
+    cuts = [set(cut.tied) for cut in model.timeline.cuts]
+    return "stashing with .* in the stages" if cuts and set.intersection(*cuts) else ""
 
 
 def _refusal_by_model(preset: str, model: ModelSpec) -> str:
