@@ -21,6 +21,7 @@ from autosync.frames import sentence_and_table
 from autosync.specs.batch_times import BatchTime, check_batch_times
 from autosync.specs.cuts import StageCut, check_cuts
 from autosync.specs.graph_batching import GraphProfile
+from autosync.specs.profiled import Profiled
 from autosync.specs.split_layers import SplitLayers, check_splits
 from autosync.specs.untrained import Untrained
 from autosync.units import format_size, format_time
@@ -129,45 +130,6 @@ class Segment:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.seconds) and self.seconds >= 0):
             raise ValueError(f"{self.seconds} is no duration (0 or more seconds)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profiled:
-    """The quality of measured times.
-
-    `low_seconds` to `high_seconds` is the 95 % interval of the compute time of one optimizer step, from `num_steps`
-    steps; both are None if these are too few. `other_cpu_share` is the share of processor time that other programs
-    used; `waited_share` is the share of time in which threads of the profile waited for a processor; both are None if
-    unknown, as on a GPU. The flag `busy_machine` means that one of these shares is too large, `unsteady` that the
-    interval is too wide.
-    """
-
-    __pydantic_config__ = STRICT
-
-    num_steps: int
-    low_seconds: float | None = None
-    high_seconds: float | None = None
-    other_cpu_share: float | None = None
-    waited_share: float | None = None
-    flags: tuple[Literal["busy_machine", "unsteady"], ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.num_steps < 1:
-            raise ValueError(f"{self.num_steps} steps measure nothing (1 or more)")
-        if (self.low_seconds is None) != (self.high_seconds is None):
-            raise ValueError("half an interval (low_seconds and high_seconds, or neither)")
-        low, high = self.low_seconds, self.high_seconds
-        if low is not None and high is not None and not 0 <= low <= high < math.inf:
-            raise ValueError(f"{low} to {high} is no interval (0 <= low_seconds <= high_seconds)")
-        for share in (self.other_cpu_share, self.waited_share):
-            if share is not None and not 0 <= share <= 1:
-                raise ValueError(f"{share} is no share (0 to 1)")
-
-    def dilated(self, factor: float) -> Profiled:
-        """Return the same quality for times that are `factor` times as long."""
-        if self.low_seconds is None or self.high_seconds is None:
-            return self
-        return replace(self, low_seconds=self.low_seconds * factor, high_seconds=self.high_seconds * factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,9 @@ import pytest
 from autosync.plan.bundling import bundled
 from autosync.search.winner_usage import write_bundle
 from autosync.specs.cluster_file import load_cluster
-from autosync.specs.model import Profiled
 from autosync.specs.model_file import load_model, save_model
 from autosync.specs.profile.quality import profile_warning
+from autosync.specs.profiled import Profiled
 from autosync.strategy.presets import build_preset
 
 if TYPE_CHECKING:

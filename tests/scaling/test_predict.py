@@ -24,7 +24,8 @@ from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.costs import Costs
-from autosync.specs.model import ModelSpec, OptimizerSpec, Profiled, Segment, Timeline, Variable
+from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
+from autosync.specs.profiled import Profiled
 from autosync.strategy.presets import build_preset
 
 SHAPES = {"conv.weight": (64, 3, 7, 7), "conv.bias": (64,), "fc.weight": (1000, 512), "fc.bias": (1000,)}

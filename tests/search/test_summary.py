@@ -18,9 +18,10 @@ from autosync.search.tune import tune
 from autosync.search.tuned import Tuned
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import save_cluster
-from autosync.specs.model import ModelSpec, Profiled
+from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model, save_model
 from autosync.specs.profile.quality import profile_fields, profile_warning
+from autosync.specs.profiled import Profiled
 from autosync.strategy.bundle import load_bundle
 from autosync.strategy.presets import build_preset
 from autosync.testing.trials import FakeService, FakeSteps

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from autosync.specs.model import ModelSpec, Profiled
+from autosync.specs.model import ModelSpec
 from autosync.specs.profile.steadiness import LEAST_STEPS
+from autosync.specs.profiled import Profiled
 from autosync.units import format_time
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 
-from autosync.specs.model import Profiled
 from autosync.specs.profile.machine_load import MachineLoad
+from autosync.specs.profiled import Profiled
 
 CONFIDENCE = 0.95
 STEADY_WIDTH = 0.1

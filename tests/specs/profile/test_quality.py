@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from autosync.errors import DocumentError
-from autosync.specs.model import ModelSpec, OptimizerSpec, Profiled, Segment, Timeline, Variable
+from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
 from autosync.specs.model_file import load_model, save_model
 from autosync.specs.profile.quality import interval_in_words, profile_fields, profile_warning
+from autosync.specs.profiled import Profiled
 
 BUSY = Profiled(
     num_steps=31,
