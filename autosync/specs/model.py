@@ -22,6 +22,7 @@ from autosync.specs.batch_times import BatchTime, check_batch_times
 from autosync.specs.cuts import StageCut, check_cuts
 from autosync.specs.graph_batching import GraphProfile
 from autosync.specs.untrained import Untrained
+from autosync.specs.use_sample import UseSample, check_use
 from autosync.units import format_size, format_time
 
 if TYPE_CHECKING:
@@ -258,6 +259,7 @@ class ModelSpec:
     """A model with all that synchronisation depends on. `weighs`: its task weighs batches (see `Task.weight`).
 
     `graphs` is None unless the model's graph changes from example to example.
+    `use_sample` says how often ranks use each variable (None: always, for all one knows). Plans do not depend on it.
     """
 
     __pydantic_config__ = STRICT
@@ -273,6 +275,7 @@ class ModelSpec:
     untrained: tuple[Untrained, ...] = ()
     notes: tuple[str, ...] = ()
     graphs: GraphProfile | None = None
+    use_sample: UseSample | None = None
     timeline: Timeline
 
     def __post_init__(self) -> None:
@@ -293,9 +296,9 @@ class ModelSpec:
             raise ValueError(
                 "ready must count 0, 1, 2 … over the variables (each gradient is ready at a position of its own)"
             )
-        twice = names.intersection(parameter.name for parameter in self.untrained)
-        if twice:
+        if twice := names.intersection(parameter.name for parameter in self.untrained):
             raise ValueError(f"{min(twice)!r} is a variable and untrained too (a parameter is one of them)")
+        check_use(self.use_sample, names)
         self._check_timeline(names)
 
     def _check_timeline(self, names: set[str]) -> None:
