@@ -146,9 +146,13 @@ def _drawn(sample: UseSample, num_ranks: int) -> tuple[tuple[frozenset[str], flo
 
 
 def check_use(sample: UseSample | None, names: Collection[str]) -> None:
-    """Raise ValueError if a sample has variables that are not among a model's `names`."""
-    if sample is not None and (strangers := sample.names.difference(names)):
+    """Raise ValueError unless a sample is one of a model with the variables `names`."""
+    if sample is None:
+        return
+    if strangers := sample.names.difference(names):
         raise ValueError(f"use_sample names {min(strangers)!r} (its groups have the spec's variables)")
+    if sample.names.issuperset(names) and any("1" not in one for step in sample.steps for one in step):
+        raise ValueError("a rank of use_sample uses no variable (the loss of each step has a gradient)")
 
 
 def sample_of(series: Sequence[Sequence[Collection[str]]], names: Sequence[str]) -> UseSample | None:
