@@ -136,9 +136,9 @@ def _use_lines(model: ModelSpec) -> list[str]:
         for count in (1, 8)
     }
     alike = ", and ranks use much the same in a step" if sample.is_shared else ""
+    varying = f"{units.format_size(sum(sizes.values()))} in {len(sample.groups)} groups"
     return [
-        f"not every step uses all parameters: of {units.format_size(sum(sizes.values()))} in {len(sample.groups)} "
-        f"groups, one rank uses {means[1]} on average, and 8 ranks together {means[8]}",
+        f"not every step uses all parameters: of {varying}, one rank uses {means[1]} on average, 8 ranks {means[8]}",
         f"({len(sample.steps)} steps of {sample.num_ranks} ranks were sampled{alike})",
     ]
 

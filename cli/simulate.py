@@ -254,9 +254,7 @@ def describe(found: Simulation, explanation: Explanation | None = None) -> str:
     if explanation is not None:
         lines += [*_in_words(explanation), ""]
     if found.travelled:
-        lines.append(
-            "Not every step uses all parameters: times and bytes are means over steps as the profile saw them."
-        )
+        lines.append("Not every step uses all parameters: times and bytes are means over steps.")
     lines.append(f"Compute alone takes {format_time(found.model.step_seconds)} a step.")
     lines += profile_warning_lines(found.model)
     lines.append(f"No exact strategy can be faster than {found.limit.largest}.")
