@@ -9,7 +9,6 @@ the same plans.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from autosync.frames import sentence_and_table
 from autosync.specs.batch_times import BatchTime, check_batch_times
 from autosync.specs.cuts import StageCut, check_cuts
 from autosync.specs.graph_batching import GraphProfile
+from autosync.specs.timeline_order import check_order
 from autosync.specs.untrained import Untrained
 from autosync.specs.use_sample import UseSample, check_use
 from autosync.units import format_size, format_time
@@ -319,7 +319,7 @@ class ModelSpec:
             ("backward", timeline.backward, {v.name: v.ready for v in self.variables}),
         ):
             if segments:
-                _check_order(what, segments, order)
+                check_order(what, [segment.variables for segment in segments], order)
 
     @property
     def num_bytes(self) -> int:
@@ -370,23 +370,6 @@ class ModelSpec:
         compute = f"compute of a step: {format_time(self.step_seconds)}, {self.timeline.source}"
         words = f"{self.name}: {len(self.variables)} variables, {format_size(self.num_bytes)} of gradients; {compute}."
         return sentence_and_table(words, self.to_frame())
-
-
-def _check_order(what: str, segments: tuple[Segment, ...], order: Mapping[str, int]) -> None:
-    first: dict[str, int] = {}
-    for position, segment in enumerate(segments):
-        for name in segment.variables:
-            first.setdefault(name, position)
-    missing = order.keys() - first.keys()
-    if missing:
-        raise ValueError(f"the timeline's {what} pass leaves out {min(missing)!r} (it names every variable)")
-    names = sorted(order, key=lambda name: (order[name], first[name]))
-    for earlier, later in itertools.pairwise(names):
-        if first[earlier] > first[later]:
-            field = "use" if what == "forward" else "ready"
-            raise ValueError(
-                f"the timeline's {what} pass has {later!r} before {earlier!r} (its order is that of {field})"
-            )
 
 
 @functools.lru_cache(maxsize=256)
