@@ -85,7 +85,7 @@ def parallelize(
         checks=checks,
         batch_size=batch_size,
         trace=None if trace is None else Path(trace),
-        find_unused_parameters=_finds_unused(find_unused_parameters, bundle),
+        find_unused_parameters=_finds_unused(bundle, wanted=find_unused_parameters),
     )
     take_batching(bare, bundle)
     _SESSIONS[bare] = start(bare, joined(optimizer), bundle, group, settings, others=list(_SESSIONS.values()))
@@ -94,7 +94,7 @@ def parallelize(
     return model, optimizer
 
 
-def _finds_unused(wanted: bool | None, bundle: Bundle) -> bool:
+def _finds_unused(bundle: Bundle, *, wanted: bool | None) -> bool:
     return bundle.model.use_sample is not None if wanted is None else wanted
 
 
