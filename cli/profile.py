@@ -127,16 +127,18 @@ def describe(model: ModelSpec) -> str:
 
 def _use_lines(model: ModelSpec) -> list[str]:
     """Return lines about parameters that not every step uses."""
+    from autosync.strategy.wording import count
+
     sample = model.use_sample
     if sample is None:
         return []
     sizes = {variable.name: variable.num_bytes for variable in model.variables if variable.name in sample.names}
     means = {
-        count: units.format_size(sum(size * sample.share([name], count) for name, size in sizes.items()))
-        for count in (1, 8)
+        ranks: units.format_size(sum(size * sample.share([name], ranks) for name, size in sizes.items()))
+        for ranks in (1, 8)
     }
     alike = ", and ranks use much the same in a step" if sample.is_shared else ""
-    varying = f"{units.format_size(sum(sizes.values()))} in {len(sample.groups)} groups"
+    varying = f"{units.format_size(sum(sizes.values()))} in {count(len(sample.groups), 'group')}"
     return [
         f"not every step uses all parameters: of {varying}, one rank uses {means[1]} on average, 8 ranks {means[8]}",
         f"({len(sample.steps)} steps of {sample.num_ranks} ranks were sampled{alike})",
