@@ -111,7 +111,7 @@ def describe(model: ModelSpec) -> str:
         f"{model.name}: {len(model.variables)} variables, {model.num_parameters:,} parameters, "
         f"{units.format_size(model.num_bytes)} of gradients, batch size {model.batch_size}"
     )
-    lines = [head, "", *_table([("kind", "variables", "bytes", ""), *_kind_rows(model)]), ""]
+    lines = [head, "", *_table([("kind", "variables", "bytes", ""), *_kind_rows(model)]), *_use_lines(model), ""]
     lines.append(f"{model.timeline.source} times of one step on {model.timeline.device}")
     lines += _table([("", "time", "slowest module"), *_time_rows(model)])
     if model.timeline.sizes:
@@ -123,6 +123,26 @@ def describe(model: ModelSpec) -> str:
         lines.append(f"times: {model.timeline.note}")
     lines += [f"note: {text}" for text in model.notes]
     return "\n".join(lines)
+
+
+def _use_lines(model: ModelSpec) -> list[str]:
+    """Return lines about parameters that not every step uses."""
+    from autosync.strategy.wording import count
+
+    sample = model.use_sample
+    if sample is None:
+        return []
+    sizes = {variable.name: variable.num_bytes for variable in model.variables if variable.name in sample.names}
+    means = {
+        ranks: units.format_size(sum(size * sample.share([name], ranks) for name, size in sizes.items()))
+        for ranks in (1, 8)
+    }
+    alike = ", and ranks use much the same in a step" if sample.is_shared else ""
+    varying = f"{units.format_size(sum(sizes.values()))} in {count(len(sample.groups), 'group')}"
+    return [
+        f"not every step uses all parameters: of {varying}, one rank uses {means[1]} on average, 8 ranks {means[8]}",
+        f"({len(sample.steps)} steps of {sample.num_ranks} ranks were sampled{alike})",
+    ]
 
 
 def _cut_lines(model: ModelSpec) -> list[str]:

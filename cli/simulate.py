@@ -32,7 +32,10 @@ _NUM_REASONS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """The predictions by the names of strategies, and the bound."""
+    """The predictions by the names of strategies, the bound, and the shares of bytes that travel on average.
+
+    `travelled` is empty if every step uses all parameters.
+    """
 
     model: ModelSpec
     cluster: ClusterSpec
@@ -40,6 +43,7 @@ class Simulation:
     strategies: Mapping[str, Strategy]
     predictions: Mapping[str, Prediction]
     limit: Bound
+    travelled: Mapping[str, float]
 
     def ranked(self) -> list[tuple[str, Prediction]]:
         """Return the predictions, the fastest first; equals keep their order."""
@@ -116,6 +120,7 @@ def simulate(
         strategies=strategies,
         predictions=predictions,
         limit=limit,
+        travelled=_travelled(strategies, model, cluster),
     )
     if as_json:
         print_json(fields(found, explanation))
@@ -146,6 +151,22 @@ def _strategies(
     if problems:
         raise InputError(problems)
     return found, model, cluster
+
+
+def _travelled(strategies: Mapping[str, Strategy], model: ModelSpec, cluster: ClusterSpec) -> dict[str, float]:
+    """Return the share of each strategy's bytes that travels on average."""
+    from autosync.plan.lowering import lower
+    from autosync.plan.traffic import amortised_traffic
+    from autosync.runtime.varying.expected_bytes import expected_traffic
+
+    if model.use_sample is None:
+        return {}
+    found = {}
+    for name, one in strategies.items():
+        plan = lower(one, model, cluster)
+        most = float(amortised_traffic(plan, cluster).links.sum())
+        found[name] = float(expected_traffic(plan, model, cluster).links.sum()) / most if most else 1.0
+    return found
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -200,6 +221,7 @@ def fields(found: Simulation, explanation: Explanation | None = None) -> dict[st
                 "seconds": prediction.seconds,
                 "spread": prediction.spread,
                 "exposed_seconds": exposed_seconds(prediction, model),
+                **({"travelled_share": found.travelled[name]} if found.travelled else {}),
             }
             for name, prediction in found.ranked()
         ],
@@ -221,15 +243,18 @@ def describe(found: Simulation, explanation: Explanation | None = None) -> str:
             f"{prediction.spread:.0%}" if prediction.spread else "",
             f"{prediction.seconds / fastest:.3f}" if len(ranked) > 1 else "",
             format_time(exposed_seconds(prediction, found.model)),
+            f"{found.travelled[name]:.0%}" if found.travelled else "",
             in_words(found.strategies[name], found.model),
         )
         for name, prediction in ranked
     ]
-    header = ("", "ms a step", "give or take", "of the fastest", "exposed", "what it does")
-    table = format_table(rows, header=header, right=("ms a step", "give or take", "of the fastest", "exposed"))
+    numbers = ("ms a step", "give or take", "of the fastest", "exposed", "of its bytes")
+    table = format_table(rows, header=("", *numbers, "what it does"), right=numbers)
     lines = [f"{found.model.name} on {found.cluster.name}, predicted by {found.simulator}:", "", table, ""]
     if explanation is not None:
         lines += [*_in_words(explanation), ""]
+    if found.travelled:
+        lines.append("Not every step uses all parameters: times and bytes are means over steps.")
     lines.append(f"Compute alone takes {format_time(found.model.step_seconds)} a step.")
     lines += profile_warning_lines(found.model)
     lines.append(f"No exact strategy can be faster than {found.limit.largest}.")

@@ -219,6 +219,7 @@ def show(*, path: Path, model_target: str | None, cluster_target: str | None, fu
     from autosync.plan.describe import describe_plan
     from autosync.plan.identity import plan_id
     from autosync.plan.lowering import lower
+    from autosync.runtime.varying.expected_bytes import expected_traffic
     from autosync.specs.profile.quality import profile_fields
     from autosync.strategy.canonical import strategy_id
     from autosync.strategy.describe import describe, summarise
@@ -242,7 +243,9 @@ def show(*, path: Path, model_target: str | None, cluster_target: str | None, fu
     else:
         print_text("\n".join([describe(found, model, full=full), *profile_warning_lines(model, after="\n")]))
         print_text("\n" + "\n".join(f"{name.replace('_', ' ')}: {value}" for name, value in identities.items()))
-        print_text("\n" + (describe_plan(plan, cluster, limit=None) if full else describe_plan(plan, cluster)))
+        expected = expected_traffic(plan, model, cluster)
+        limit = {"limit": None} if full else {}
+        print_text("\n" + describe_plan(plan, cluster, expected=expected, **limit))
 
 
 @strategy.command(

@@ -18,6 +18,8 @@ interface under every exact strategy of the representation, whichever ranks sum,
   some parts of a variable travel as factors and others dense, their sum is no smaller than the smaller of the two.
 
 The least bytes of a variable for a group of ranks are therefore `min(dense, ranks x factors)`, or its touched rows.
+If not every step uses the variable, they are expected bytes: nothing has to be sent of the gradients of a group in
+which no rank uses it (see `specs.use_sample`). The bound is then one of the mean step.
 The terms are:
 
 - **compute**: a device runs forward and backward of one step after those of the step before. The update does not
@@ -58,7 +60,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -68,6 +70,7 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.compute_pace import least_passes
 from autosync.specs.model import ITEM_BYTES, ModelSpec, Variable
 from autosync.specs.uplinks import NO_RACK, Around, innermost_racks, nodes_behind, outermost_racks, racks_around
+from autosync.specs.use_sample import UseSample
 from autosync.strategy.parts import INDEX_BYTES
 
 
@@ -103,7 +106,8 @@ class _Sizes:
 
     `dense` is the size of the gradient that all ranks send as one sum, `factors` the size of one rank's factors
     (infinite where factors are not legal). In an embedding whose rows may travel alone, each rank touches `touched` of
-    its `rows` rows, and a row that travels takes at least `row_bytes`.
+    its `rows` rows, and a row that travels takes at least `row_bytes`. `use` is a
+    sample of uses, if there are steps that do not use the variable.
     """
 
     dense: float
@@ -112,10 +116,16 @@ class _Sizes:
     touched: float = 0.0
     row_bytes: float = 0.0
     even_rows: bool = False
+    name: str = ""
+    use: UseSample | None = None
 
     @classmethod
     def of(cls, variable: Variable, model: ModelSpec, *, num_ranks: int, even_rows: bool) -> _Sizes:
-        dense = float(variable.num_bytes)
+        dense, sample = float(variable.num_bytes), model.use_sample
+        facts: dict[str, Any] = {"name": variable.name, "dense": dense}
+        if sample is not None and variable.name in sample.names:
+            # The ranks that use the table in a step are fewer than all.
+            even_rows, facts["use"] = False, sample
         if variable.kind == "embedding" and variable.touched_rows is not None and _rows_are_legal(model):
             rows, touched = variable.shape[0], variable.touched_rows
             row_bytes = dense / rows
@@ -123,18 +133,22 @@ class _Sizes:
                 # A rank sends at most the union of all ranks' rows. If the table travels whole instead, its bytes
                 # are spread over these rows.
                 row_bytes = min(row_bytes + INDEX_BYTES, dense / union_rows(rows, touched, num_ranks))
-            return cls(dense=dense, rows=rows, touched=touched, row_bytes=row_bytes, even_rows=even_rows)
+            return cls(**facts, rows=rows, touched=touched, row_bytes=row_bytes, even_rows=even_rows)
         if variable.kind == "linear" and variable.factor_rows is not None and model.accumulation_steps == 1:
             item_bytes = ITEM_BYTES[variable.dtype]
-            return cls(dense=dense, factors=float(variable.factor_rows * sum(variable.shape) * item_bytes))
-        return cls(dense=dense)
+            return cls(**facts, factors=float(variable.factor_rows * sum(variable.shape) * item_bytes))
+        return cls(**facts)
+
+    def used(self, num_ranks: int) -> float:
+        """Return the share of steps in which at least one of some ranks uses the variable."""
+        return 1.0 if self.use is None else self.use.share([self.name], num_ranks)
 
     def least(self, num_ranks: int) -> float:
         """Return the least bytes that carry the gradients of `num_ranks` ranks to others."""
         if self.rows:
             touched = union_rows(self.rows, self.touched, num_ranks) if self.even_rows else self.touched
-            return self.row_bytes * touched
-        return min(self.dense, num_ranks * self.factors)
+            return self.row_bytes * touched * self.used(num_ranks)
+        return min(self.dense * self.used(num_ranks), num_ranks * self.used(1) * self.factors)
 
     def least_total(self, devices: Sequence[int]) -> float:
         """Return the least bytes that nodes send until each has every gradient; `devices` counts ranks by node."""
@@ -142,6 +156,10 @@ class _Sizes:
         if self.rows:
             # A row takes (k-1) + (n-1) messages; the k of all rows add up to the rows that each node touches.
             return sum(map(self.least, devices)) + (others - 1) * self.least(num_ranks)
+        if self.use is not None:
+            # The same is true of a gradient that k nodes have.
+            dense = self.dense * (sum(map(self.used, devices)) + (others - 1) * self.used(num_ranks))
+            return min(dense, others * num_ranks * self.used(1) * self.factors)
         return others * min(2 * self.dense, num_ranks * self.factors)
 
 

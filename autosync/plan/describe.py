@@ -1,7 +1,8 @@
 """Describes a plan as text: the stages of each message, with the ranks that take part and what each stage waits for.
 
 Stage `3.2` is the second stage of message 3 (messages count from 0). The slices of a message go through the same
-stages and are shown together. Then follow the gates, and the bytes that a step moves over each node's interface.
+stages and are shown together. Then follow the gates, and the bytes that a step moves over each node's interface, at
+most and, where that is less, on average.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from autosync.plan.identity import is_rooted
-from autosync.plan.traffic import amortised_traffic
+from autosync.plan.traffic import Traffic, amortised_traffic
 from autosync.plan.types import Edge, Gate, Groups, Local, Operation, Plan, StagePass, Transfer
 from autosync.specs.cluster import ClusterSpec
 from autosync.strategy.shares import in_words
@@ -21,14 +22,17 @@ _HEADER = ("stage", "what", "who", "bytes", "lane", "priority", "when", "after")
 _GATES = {"backward_returns": "backward returns", "step_returns": "step() returns"}
 
 
-def describe_plan(plan: Plan, cluster: ClusterSpec, *, limit: int | None = 40) -> str:
-    """Return the plan as text, with at most about `limit` stages and gates."""
+def describe_plan(plan: Plan, cluster: ClusterSpec, *, limit: int | None = 40, expected: Traffic | None = None) -> str:
+    """Return the plan as text, with at most about `limit` stages and gates.
+
+    `expected` are the mean bytes of a step, if they may be less than the plan's.
+    """
     stages = _Stages(plan, cluster)
     blocks = [
         _summary(plan, stages),
         _listing(plan, stages, limit),
         _gates(plan, stages, limit),
-        _totals(plan, cluster),
+        _totals(plan, cluster, expected),
     ]
     return "\n\n".join(block for block in blocks if block)
 
@@ -242,14 +246,21 @@ def _gate_lines(plan: Plan, stages: _Stages) -> Iterator[str]:
             yield f"  {what} after {waits}"
 
 
-def _totals(plan: Plan, cluster: ClusterSpec) -> str:
-    traffic = amortised_traffic(plan, cluster)
+def _totals(plan: Plan, cluster: ClusterSpec, expected: Traffic | None) -> str:
+    most = amortised_traffic(plan, cluster)
+    if expected is None or (expected.links == most.links).all():
+        return _moved("a step moves", most, cluster)
+    average = _moved("a step moves on average, as not every step uses all parameters", expected, cluster)
+    return "\n\n".join([average, _moved("a step that uses all parameters moves", most, cluster)])
+
+
+def _moved(title: str, traffic: Traffic, cluster: ClusterSpec) -> str:
     nodes = [
         (node.name, *map(format_size, numbers))
         for node, *numbers in zip(cluster.nodes, traffic.node_out, traffic.node_in, traffic.node_within, strict=True)
     ]
     header = ("node", "out", "in", "within")
-    blocks = ["a step moves", format_table(nodes, header=header, right=header[1:])]
+    blocks = [title, format_table(nodes, header=header, right=header[1:])]
     if cluster.racks:
         racks = [
             (rack.name, format_size(out), format_size(into))

@@ -76,10 +76,19 @@ def plan_traffic(
     )
 
 
-def amortised_traffic(plan: Plan, cluster: ClusterSpec) -> Traffic:
-    """Return the mean bytes of a step on each link: a transfer that runs every k steps counts as 1/k."""
-    transfers = (operation for operation in plan.operations if isinstance(operation, Transfer))
-    return _sum(cluster, ((transfer, 1.0 / transfer.every, None) for transfer in transfers))
+def amortised_traffic(plan: Plan, cluster: ClusterSpec, *, travelled: Mapping[int, float] | None = None) -> Traffic:
+    """Return the mean bytes of a step on each link: a transfer that runs every k steps counts as 1/k.
+
+    `travelled` has the expected share of bytes that travels, by the transfer's position in the plan's operations, for
+    transfers of which not all do.
+    """
+    shares = travelled or {}
+    transfers = (
+        (operation, shares.get(position, 1.0))
+        for position, operation in enumerate(plan.operations)
+        if isinstance(operation, Transfer)
+    )
+    return _sum(cluster, ((transfer, share / transfer.every, None) for transfer, share in transfers))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -45,7 +45,7 @@ def parallelize(
     checks: bool = False,
     batch_size: int | None = None,
     trace: Path | str | None = None,
-    find_unused_parameters: bool = False,
+    find_unused_parameters: bool | None = None,
 ) -> tuple[torch.nn.Module, GivenT]:
     """Train a model with a bundle's strategy. Call it after `init_process_group`, on all ranks.
 
@@ -64,9 +64,10 @@ def parallelize(
     rank 0, as under DDP. This takes a broadcast of all of them, for which the pass waits; `broadcast_buffers=False`
     saves it. `batch_size` promises that every batch of this rank has so many examples: a bundle with shares needs this,
     or a call of `weigh` in every step. With `find_unused_parameters`, gradients of parameters that no rank uses in a
-    step do not travel; without it they are right as well, but travel as zeros. With `trace`, every rank writes a
-    timeline to its own file, the path with the rank's number in its name, which Perfetto opens; it does not show what
-    torch's reducer does. Nodes that only serve write their files under the same path as the first rank.
+    step do not travel; without it they are right as well, but travel as zeros. It is set by default if the bundle's
+    profile found such steps. With `trace`, every rank writes a timeline to its own file, the path with the rank's
+    number in its name, which Perfetto opens; it does not show what torch's reducer does. Nodes that only serve write
+    their files under the same path as the first rank.
     """
     bare = bare_of(model)
     if bare in _SESSIONS:
@@ -84,13 +85,17 @@ def parallelize(
         checks=checks,
         batch_size=batch_size,
         trace=None if trace is None else Path(trace),
-        find_unused_parameters=find_unused_parameters,
+        find_unused_parameters=_finds_unused(bundle, wanted=find_unused_parameters),
     )
     take_batching(bare, bundle)
     _SESSIONS[bare] = start(bare, joined(optimizer), bundle, group, settings, others=list(_SESSIONS.values()))
     vars(bare)[_JOIN] = Hook(_refuse_join)
     note_begun(bare)
     return model, optimizer
+
+
+def _finds_unused(bundle: Bundle, *, wanted: bool | None) -> bool:
+    return bundle.model.use_sample is not None if wanted is None else wanted
 
 
 def _refuse_join(**_: object) -> None:

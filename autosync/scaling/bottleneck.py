@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from autosync.plan.lowering import lower
-from autosync.plan.traffic import amortised_traffic
+from autosync.runtime.varying.expected_bytes import expected_traffic
 from autosync.simulators.shared.costs import link_rate
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.costs import Costs
@@ -79,7 +79,7 @@ def _busiest(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, costs: 
 
 def _loads(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, costs: Costs) -> Iterator[tuple[str, float]]:
     """Yield each link with the seconds that its bytes of a step take at its probed rate."""
-    traffic = amortised_traffic(lower(strategy, model, cluster), cluster)
+    traffic = expected_traffic(lower(strategy, model, cluster), model, cluster)
     measured = cluster.calibration
     uplinks = {rack.name: rack for rack in measured.racks} if measured is not None else {}
     share = costs.payload_share

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from autosync.datasets.schema import Measurement
 from autosync.plan.lowering import lower
 from autosync.plan.traffic import Traffic, amortised_traffic
+from autosync.runtime.varying.expected_bytes import expected_traffic
 from autosync.search.candidates import default_as_strategy
 from autosync.specs.calibration import Estimate
 from autosync.specs.cluster import ClusterSpec
@@ -50,7 +51,9 @@ def link_times(
     if cluster.racks or any(node.intra_bandwidth for node in cluster.nodes):
         run = strategy or default_as_strategy(model, cluster).strategy
         assert run is not None, "what stock DDP does is a strategy too"
-        planned = amortised_traffic(lower(run, model, cluster), cluster)
+        plan = lower(run, model, cluster)
+        # Stock DDP sends every gradient in every step.
+        planned = amortised_traffic(plan, cluster) if strategy is None else expected_traffic(plan, model, cluster)
         loads += [*_uplinks(cluster, counted, planned), *_insides(cluster, planned)]
     return loads
 

@@ -19,7 +19,7 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.codecs import Cast, Codec, PowerSGD
-from autosync.strategy.emit.ddp import why_not_ddp
+from autosync.strategy.emit.ddp import as_ddp_fills, why_not_ddp
 from autosync.strategy.emit.hooks import TORCH_COMPRESSION_RATE
 from autosync.strategy.presets.buckets import ready_buckets
 from autosync.strategy.presets.common import is_sparse_to_ddp
@@ -140,7 +140,10 @@ class DdpDomain:
     def _strategy(self, caps: Sequence[int], codec: Codec | None) -> Strategy:
         limits = [max(cap, 1) for cap in caps[:MAX_CAPS]]
         messages = ready_buckets(
-            self.model, limits, AllReduce(), stands_alone=lambda v: is_sparse_to_ddp(v, self.model, self.cluster)
+            as_ddp_fills(self.model),
+            limits,
+            AllReduce(),
+            stands_alone=lambda v: is_sparse_to_ddp(v, self.model, self.cluster),
         )
         encoded = (part for message in messages for part in self._encoded(message, codec))
         return Strategy(messages=tuple(encoded))
@@ -159,7 +162,7 @@ class DdpDomain:
 
     def _caps(self, strategy: Strategy) -> list[int]:
         """Return the sizes of the strategy's messages in the order of their gradients."""
-        parts = all_parts(strategy, self.model)
+        parts = all_parts(strategy, as_ddp_fills(self.model))
         dense = [message for message in strategy.messages if isinstance(message.synchroniser, AllReduce)]
         ordered = sorted(dense or strategy.messages, key=lambda m: min(parts[name].order for name in m.parts))
         sizes = [sum(parts[name].num_bytes for name in message.parts) for message in ordered]

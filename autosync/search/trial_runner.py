@@ -22,7 +22,7 @@ from autosync.specs.background_load import BUSY_SHARE
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.bundle import Bundle
-from autosync.strategy.emit.ddp import settings_for
+from autosync.strategy.emit.ddp import settings_for, why_not_ddp
 from autosync.strategy.emit.settings import DdpSettings, as_it_ships
 from autosync.strategy.files import dump_strategy
 from autosync.strategy.stage_compute import strategy_compute_seconds
@@ -85,12 +85,21 @@ class TrialRunner:
         return Contestant(name=candidate.name, bundle=self.bundle(candidate))
 
     def ddp_settings(self, candidate: Candidate, *, gradient_as_bucket_view: bool = True) -> DdpSettings:
-        """Return the settings of stock DDP as it ships, or those that express the candidate's strategy."""
+        """Return the settings of stock DDP as it ships, or those that express the candidate's strategy.
+
+        If steps use different parameters, DDP may fill buckets with these caps in another order than the strategy's.
+        """
+        shipped = as_it_ships(self.model, is_replayed=self.is_replayed)
         if candidate.strategy is None:
-            return as_it_ships(self.model, is_replayed=self.is_replayed)
+            return shipped
+        model = self.model
+        if model.use_sample is not None and why_not_ddp(candidate.strategy, model, self.cluster):
+            model = replace(model, use_sample=None)
         settings = settings_for(
-            candidate.strategy, self.model, self.cluster, gradient_as_bucket_view=gradient_as_bucket_view
+            candidate.strategy, model, self.cluster, gradient_as_bucket_view=gradient_as_bucket_view
         )
+        if self.model.use_sample is not None:
+            settings = replace(settings, find_unused_parameters=True, frozen=())
         return replace(settings, frozen=()) if self.is_replayed else settings
 
     def policy(self, best_seconds: float | None) -> Policy:

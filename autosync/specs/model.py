@@ -9,7 +9,6 @@ the same plans.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +22,9 @@ from autosync.specs.cuts import StageCut, check_cuts
 from autosync.specs.graph_batching import GraphProfile
 from autosync.specs.profiled import Profiled
 from autosync.specs.split_layers import SplitLayers, check_splits
+from autosync.specs.timeline_order import check_order
 from autosync.specs.untrained import Untrained
+from autosync.specs.use_sample import UseSample, check_use
 from autosync.units import format_size, format_time
 
 if TYPE_CHECKING:
@@ -225,6 +226,7 @@ class ModelSpec:
     """A model with all that synchronisation depends on. `weighs`: its task weighs batches (see `Task.weight`).
 
     `graphs` is None unless the model's graph changes from example to example.
+    `use_sample` says how often ranks use each variable (None: always, for all one knows). Plans do not depend on it.
     """
 
     __pydantic_config__ = STRICT
@@ -240,6 +242,7 @@ class ModelSpec:
     untrained: tuple[Untrained, ...] = ()
     notes: tuple[str, ...] = ()
     graphs: GraphProfile | None = None
+    use_sample: UseSample | None = None
     timeline: Timeline
 
     def __post_init__(self) -> None:
@@ -260,9 +263,9 @@ class ModelSpec:
             raise ValueError(
                 "ready must count 0, 1, 2 … over the variables (each gradient is ready at a position of its own)"
             )
-        twice = names.intersection(parameter.name for parameter in self.untrained)
-        if twice:
+        if twice := names.intersection(parameter.name for parameter in self.untrained):
             raise ValueError(f"{min(twice)!r} is a variable and untrained too (a parameter is one of them)")
+        check_use(self.use_sample, names)
         self._check_timeline(names)
 
     def _check_timeline(self, names: set[str]) -> None:
@@ -283,7 +286,7 @@ class ModelSpec:
             ("backward", timeline.backward, {v.name: v.ready for v in self.variables}),
         ):
             if segments:
-                _check_order(what, segments, order)
+                check_order(what, [segment.variables for segment in segments], order)
 
     @property
     def num_bytes(self) -> int:
@@ -334,23 +337,6 @@ class ModelSpec:
         compute = f"compute of a step: {format_time(self.step_seconds)}, {self.timeline.source}"
         words = f"{self.name}: {len(self.variables)} variables, {format_size(self.num_bytes)} of gradients; {compute}."
         return sentence_and_table(words, self.to_frame())
-
-
-def _check_order(what: str, segments: tuple[Segment, ...], order: Mapping[str, int]) -> None:
-    first: dict[str, int] = {}
-    for position, segment in enumerate(segments):
-        for name in segment.variables:
-            first.setdefault(name, position)
-    missing = order.keys() - first.keys()
-    if missing:
-        raise ValueError(f"the timeline's {what} pass leaves out {min(missing)!r} (it names every variable)")
-    names = sorted(order, key=lambda name: (order[name], first[name]))
-    for earlier, later in itertools.pairwise(names):
-        if first[earlier] > first[later]:
-            field = "use" if what == "forward" else "ready"
-            raise ValueError(
-                f"the timeline's {what} pass has {later!r} before {earlier!r} (its order is that of {field})"
-            )
 
 
 @functools.lru_cache(maxsize=256)

@@ -128,7 +128,7 @@ def shipped_models() -> dict[str, Path]:
 
 def _block(fields: Mapping[str, Any], *, indent: str) -> Iterator[str]:
     for key, value in fields.items():
-        if isinstance(value, list) and any(isinstance(item, dict | str) for item in value):
+        if isinstance(value, list) and any(isinstance(item, dict | str | list) for item in value):
             yield f"{indent}{key}:"
             yield from (f"{indent}- {_flow(item)}" for item in value)
         elif isinstance(value, dict) and any(isinstance(item, dict | list) for item in value.values()):

@@ -16,8 +16,8 @@ stages without a flush).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
@@ -27,7 +27,7 @@ from autosync.specs.graph_batching import GraphBatching
 from autosync.specs.model import ModelSpec
 from autosync.strategy.codecs import Codec
 from autosync.strategy.input_settings import InputAspect
-from autosync.strategy.parts import Part, Partition, parts_of
+from autosync.strategy.parts import Part, Partition, PartName, parts_of
 from autosync.strategy.stages import UNFLUSHED, USUAL_SCHEDULE, ModelStage, PipelineSchedule
 from autosync.strategy.synchronisers import any_synchroniser
 from autosync.strategy.synchronisers.all_reduce import PLAIN
@@ -131,3 +131,17 @@ def all_parts(strategy: Strategy, model: ModelSpec) -> Mapping[str, Part]:
         for part in parts_of(variable, strategy.partitions.get(variable.name)):
             found[str(part.name)] = part
     return found
+
+
+def without(strategy: Strategy, names: Collection[str]) -> Strategy:
+    """Return a strategy without some variables; a message of which nothing is left is left out."""
+    if not names:
+        return strategy
+    kept = [
+        tuple(part for part in one.parts if PartName.parse(part).variable not in names) for one in strategy.messages
+    ]
+    return replace(
+        strategy,
+        partitions={name: one for name, one in strategy.partitions.items() if name not in names},
+        messages=tuple(replace(one, parts=parts) for one, parts in zip(strategy.messages, kept, strict=True) if parts),
+    )

@@ -14,11 +14,11 @@ class Contestant:
     """A bundle's strategy under our engine (the bundle or its file), or torch's DDP if `bundle` is None.
 
     `ddp` has the settings of DDP, by default as it ships. It then refuses models that leave parameters without a
-    gradient; `find_unused_parameters` allows them, and with a bundle it is passed to `parallelize`. With `trace` every
-    worker writes a timeline (see `parallelize`). Then our engine also runs strategies that torch's reducer would run
-    otherwise, because the reducer records no transfers, and DDP sends its messages by a communication hook, which
-    records them. With `plain_sgd` the task's optimizer is replaced by one that subtracts the averaged gradients from
-    the parameters, so the change of a step is the gradient that arrived.
+    gradient; `find_unused_parameters` allows them, and with a bundle it is passed to `parallelize`, which otherwise
+    does as the bundle's profile says. With `trace` every worker writes a timeline (see `parallelize`). Then our engine
+    also runs strategies that torch's reducer would run otherwise, because the reducer records no transfers, and DDP
+    sends its messages by a communication hook, which records them. With `plain_sgd` the task's optimizer is replaced by
+    one that subtracts the averaged gradients from the parameters, so the change of a step is the gradient that arrived.
     """
 
     name: str

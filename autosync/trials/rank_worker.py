@@ -196,7 +196,13 @@ class RankWorker:
         shares = bundle.strategy.shares if bundle is not None else ()
         batching = bundle.strategy.batching if bundle is not None else None
         pace = paces_of(self._model, self._cluster, shares, batching)[self._rank]
-        return replay_task(self._model, pace=pace, share=weights_of(shares)[self._rank] if shares else 1.0)
+        return replay_task(
+            self._model,
+            pace=pace,
+            share=weights_of(shares)[self._rank] if shares else 1.0,
+            rank=self._rank,
+            num_ranks=self._cluster.num_workers,
+        )
 
     def run(self, request: Request) -> Answer:
         """Train a contestant for some steps; return the time of each step and the readings of the meters."""

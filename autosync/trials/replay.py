@@ -3,11 +3,14 @@
 The replayed model has the spec's parameters by name and shape. Its forward pass goes through the recorded segments. Its
 backward pass produces gradients of the real sizes in the recorded order: rows for sparse gradients, also factors for
 linear layers. Its optimizer takes the recorded time for the share of the elements that it updates. Sleeping leaves the
-cores to the network, so an emulated cluster can be measured. The numbers in gradients and parameters have no meaning.
+cores to the network, so an emulated cluster can be measured. If the spec has a sample of uses, a step leaves out the
+variables that a rank of the sampled step did not use; compute takes the recorded time even so. The numbers in gradients
+and parameters have no meaning.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,8 +51,8 @@ class ReplayPace:
             time.sleep(remaining)
 
 
-def replay_task(model: ModelSpec, *, pace: Pace = USUAL, share: float = 1.0) -> Task:
-    """Return the task that replays a model spec at the pace of a rank.
+def replay_task(model: ModelSpec, *, pace: Pace = USUAL, share: float = 1.0, rank: int = 0, num_ranks: int = 1) -> Task:
+    """Return the task that replays a model spec at the pace of a rank, which is one of `num_ranks`.
 
     `share` is the rank's share of the batch, compared with an even one; its batches touch as many more or fewer rows.
     """
@@ -60,7 +63,7 @@ def replay_task(model: ModelSpec, *, pace: Pace = USUAL, share: float = 1.0) -> 
     seconds_per_element = update_seconds / num_elements if num_elements else 0.0
     return Task(
         name=model.name,
-        model=lambda: ReplayedModel(model, scales_gradients=share != 1),
+        model=lambda: ReplayedModel(model, scales_gradients=share != 1, rank=rank, num_ranks=num_ranks),
         batch=lambda generator: _draw_rows(model, generator),
         loss=lambda module, rows: module(rows),
         optimizer=lambda parameters: ReplayedOptimizer(
@@ -118,8 +121,13 @@ class ReplayedModel(_Owner):
     With `scales_gradients`, gradients are zero: their memory is used in every step, and is scaled in place each time.
     """
 
-    def __init__(self, model: ModelSpec, *, scales_gradients: bool = False) -> None:
+    def __init__(self, model: ModelSpec, *, scales_gradients: bool = False, rank: int = 0, num_ranks: int = 1) -> None:
         super().__init__()
+        self._unused_in: Callable[[int], frozenset[str]] = lambda _: frozenset()
+        if model.use_sample is not None:
+            self._unused_in = functools.partial(model.use_sample.unused_by, rank, num_ranks)
+        self._num_microsteps = model.accumulation_steps
+        self._microstep = 0
         self._timeline = model.timeline
         self._pace = ReplayPace()
         self._variables = {variable.name: variable for variable in model.variables}
@@ -158,11 +166,14 @@ class ReplayedModel(_Owner):
         """Do nothing: the pace of the passes already has what a batching of graphs changes."""
 
     def forward(self, rows: Rows) -> torch.Tensor:
+        unused = self._unused_in(self._microstep // self._num_microsteps)
+        self._microstep += 1
         for segment in self._timeline.forward:
-            self._pass(segment)
+            self._pass(_using(segment, unused))
         # Autograd runs the node that is made last first in the backward pass.
         loss = torch.zeros((), requires_grad=True)
-        for segment in reversed(self._timeline.backward):
+        for recorded in reversed(self._timeline.backward):
+            segment = _using(recorded, unused)
             parameters = [self._by_name[name] for name in segment.variables]
             loss = _BackwardSegment.apply(loss, self, segment, rows, *parameters)  # type: ignore[no-untyped-call]
         return loss
@@ -220,6 +231,13 @@ class _BackwardSegment(torch.autograd.Function):
         found = [ctx.model.gradient(name, ctx.rows) for name in ctx.segment.variables]
         ctx.model.pace.spend(ctx.segment.seconds)
         return (gradients[0], None, None, None, *found)
+
+
+def _using(segment: Segment, unused: frozenset[str]) -> Segment:
+    """Return a segment without variables that a step does not use."""
+    if unused.isdisjoint(segment.variables):
+        return segment
+    return replace(segment, variables=tuple(name for name in segment.variables if name not in unused))
 
 
 def backward_of(

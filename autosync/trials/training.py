@@ -99,7 +99,7 @@ class ContestantTraining:
                     hand_off=trace is None,
                     batch_size=shares[rank] if shares else None,
                     trace=trace,
-                    find_unused_parameters=ddp.find_unused_parameters,
+                    find_unused_parameters=ddp.find_unused_parameters or None,
                 )
             except AutosyncError as error:
                 raise RefusedError(str(error)) from error

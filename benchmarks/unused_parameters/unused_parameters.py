@@ -32,7 +32,9 @@ from benchmarks.unused_parameters.model import NUM_TOPICS, task
 TASK = str(Path(__file__).with_name("model.py"))
 NUM_HOSTS = 4
 TIMES = 2.0
-MOST_DISTANCE = 1e-5
+MOST_DISTANCE = 1e-4
+"""What rounding explains, as a share of the way that training has gone: sums in another order end 2e-5 away, whether
+everything travels or not, and DDP with buckets of 1 MiB ends 2e-3 away from DDP as it ships."""
 FINDS = DdpSettings(find_unused_parameters=True)
 
 

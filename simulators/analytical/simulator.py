@@ -21,6 +21,7 @@ from autosync.simulators.calibration import Calibrated, calibrate, trials_of
 from autosync.simulators.interface import Prediction
 from autosync.simulators.shared.arrays import Floats, Integers
 from autosync.simulators.shared.costs import usual_costs
+from autosync.simulators.shared.drawn_steps import DrawnSteps
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.compute_pace import Pace, at_pace, paces_of
 from autosync.specs.costs import Costs
@@ -64,6 +65,7 @@ class AnalyticalSimulator:
         self._calibrated = Calibrated(costs=self._probed)
         self._numbering = numbering or Numbering(model)
         self._site = Site(model, cluster)
+        self._drawn = DrawnSteps(model, cluster)
         self._variables = _variables(model)
         self._templates: list[Template] = []
         self._measures: list[tuple[int, ...]] = []
@@ -100,6 +102,8 @@ class AnalyticalSimulator:
 
     def predict_columns(self, columns: Columns) -> Floats:
         """Return the seconds of each strategy with even shares. The columns use this simulator's numbering."""
+        if self._model.use_sample is not None:
+            return self._each(self._numbering.decode(columns), step_seconds, np.empty(0))
         return np.concatenate([np.empty(0), *[step_seconds(given) for given in self._given(columns, self._even)]])
 
     def totals(self, strategies: Sequence[Strategy]) -> Floats:
@@ -109,7 +113,13 @@ class AnalyticalSimulator:
     def _each(
         self, strategies: Sequence[Strategy], function: Callable[[KernelInputs], Floats], nothing: Floats
     ) -> Floats:
-        """Return a function's rows for strategies, in their order; those of one pace are computed together."""
+        """Return a function's rows for strategies, in their order; means, if steps use different variables."""
+        return self._drawn.mean_of(strategies, lambda some: self._each_alike(some, function, nothing))
+
+    def _each_alike(
+        self, strategies: Sequence[Strategy], function: Callable[[KernelInputs], Floats], nothing: Floats
+    ) -> Floats:
+        """Return rows for strategies whose steps are all alike; those of one pace are computed together."""
         places: dict[Pace, list[int]] = {}
         for place, strategy in enumerate(strategies):
             is_usual = not strategy.shares and strategy.batching is None

@@ -143,7 +143,9 @@ class SceneBuilder:
 
     def _is_stock(self, tables: Tables, overlap: Overlap, division: BatchDivision) -> bool:
         is_weighed = bool(division.shares) or self._model.weighs
-        return not is_weighed and is_stock(tables, overlap, self._model)
+        # The reducer sends every gradient, so the engine runs plans in which some may stay.
+        stays = self._model.use_sample is not None and self._cluster.backend == "gloo" and len(self._workers) > 1
+        return not is_weighed and not stays and is_stock(tables, overlap, self._model)
 
     def _are_native(self, operations: Operations) -> Flags:
         """Return which operations are collectives of the backend."""

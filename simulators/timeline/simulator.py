@@ -14,8 +14,10 @@ from autosync.plan.compiled.tables import tables_at
 from autosync.plan.tables import Tables
 from autosync.simulators.calibration import MAX_TRIALS, TimeScale, scale, trials_of
 from autosync.simulators.interface import Prediction
+from autosync.simulators.shared.arrays import Floats
 from autosync.simulators.shared.checked_lowering import lowered
 from autosync.simulators.shared.costs import usual_costs
+from autosync.simulators.shared.drawn_steps import DrawnSteps
 from autosync.simulators.timeline.explanation import Explanation, explanation_of
 from autosync.simulators.timeline.kernel import play
 from autosync.simulators.timeline.scene import Played, Scene
@@ -45,6 +47,7 @@ class TimelineSimulator:
         self._costs = costs or usual_costs(cluster)
         self._builder = SceneBuilder(model, cluster, self._costs, coarse=coarse)
         self._lowering = Lowering(model, cluster)
+        self._drawn = DrawnSteps(model, cluster)
         self._scale = TimeScale()
         self._learned: dict[str, float] = {}
 
@@ -76,9 +79,13 @@ class TimelineSimulator:
         return found
 
     def _played(self, strategies: Sequence[Strategy]) -> Iterator[float]:
-        """Yield the simulated seconds of a step for each strategy."""
+        """Yield the simulated seconds of a step for each strategy; the mean, if steps use different variables."""
         for begin in range(0, len(strategies), _BATCH):
-            yield from map(_seconds, self._scenes(strategies[begin : begin + _BATCH]))
+            yield from self._drawn.mean_of(strategies[begin : begin + _BATCH], self._each).tolist()
+
+    def _each(self, strategies: Sequence[Strategy]) -> Floats:
+        """Return the simulated seconds of strategies in which everything travels."""
+        return np.array([_seconds(scene) for scene in self._scenes(strategies)])
 
     def scene(self, strategy: Strategy, *, every_rank: bool = False) -> Scene:
         """Return the kernel's input. One rank represents those that do the same, except with `every_rank`."""
@@ -86,12 +93,16 @@ class TimelineSimulator:
         return scene
 
     def play(self, strategy: Strategy, *, count: int | None = None) -> Played:
-        """Return everything that happens, message by message, from rest until steps are steady, or in `count` steps."""
-        return play(self.scene(strategy, every_rank=True), count)
+        """Return everything that happens, message by message, from rest until steps are steady, or in `count` steps.
+
+        Here, as in an explanation and a trace, steps that use different variables are all like the most frequent one.
+        """
+        return play(self.scene(self._usual(strategy), every_rank=True), count)
 
     def explain(self, strategy: Strategy) -> Explanation:
         """Return the explanation of a step: its waits, and the busy shares of links."""
-        plan, scene = lowered(strategy, self._model, self._cluster), self.scene(strategy, every_rank=True)
+        usual = self._usual(strategy)
+        plan, scene = lowered(usual, self._model, self._cluster), self.scene(usual, every_rank=True)
         played = play(scene)
         return explanation_of(plan, self._cluster, scene, played, seconds=steady_seconds(scene, played))
 
@@ -100,8 +111,12 @@ class TimelineSimulator:
 
         Each rank has its own steps in it, which become steady later than the last rank's do.
         """
-        plan, scene = lowered(strategy, self._model, self._cluster), self.scene(strategy, every_rank=True)
+        usual = self._usual(strategy)
+        plan, scene = lowered(usual, self._model, self._cluster), self.scene(usual, every_rank=True)
         return trace_of(plan, self._cluster, scene, play(scene, all_of_them=True))
+
+    def _usual(self, strategy: Strategy) -> Strategy:
+        return max(self._drawn.of(strategy), key=lambda step: step.share).strategy
 
     def _lowered(self, strategies: Sequence[Strategy]) -> Plans:
         try:

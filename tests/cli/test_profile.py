@@ -10,6 +10,7 @@ from autosync import documents
 from autosync.cli import main as cli
 from autosync.cli.profile import describe
 from autosync.specs.model_file import dump_model, load_model
+from autosync.specs.use_sample import UseSample
 
 TASK = """\
 import torch
@@ -74,6 +75,16 @@ def test_it_says_whether_the_gradients_of_weights_were_timed(task: str, capsys: 
     assert spec.timeline.splits
     old = replace(spec, timeline=replace(spec.timeline, splits=None))
     assert "(taken for half of that of linear layers)" in describe(old)
+
+
+def test_parameters_that_some_steps_do_not_use_are_told() -> None:
+    model = load_model("moe")
+    names = tuple(variable.name for variable in model.variables if ".experts.0." in variable.name)
+    sample = UseSample(groups=(names,), steps=(("1", "1"), ("0", "0")))
+    lines = describe(replace(model, use_sample=sample)).splitlines()
+    (place,) = (number for number, line in enumerate(lines) if line.startswith("not every step uses all parameters"))
+    assert lines[place].endswith("one rank uses 525.8 kB on average, 8 ranks 525.8 kB")
+    assert lines[place + 1] == "(2 steps of 2 ranks were sampled, and ranks use much the same in a step)"
 
 
 def test_one_json_document(task: str, capsys: pytest.CaptureFixture[str]) -> None:

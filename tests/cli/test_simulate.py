@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ import pytest
 from autosync.plan.bound import bound
 from autosync.simulators.catalogue import open_simulator, simulator_names
 from autosync.specs.cluster_file import load_cluster
-from autosync.specs.model_file import load_model
+from autosync.specs.model_file import load_model, save_model
+from autosync.specs.use_sample import UseSample
 from autosync.strategy.bundle import Bundle, save_bundle
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.files import load_strategy_for
@@ -42,6 +44,23 @@ def test_strategies_are_ranked(shell: Shell, build: Build) -> None:
     assert ddp["seconds"] == pytest.approx(expected.seconds)
     assert ddp["exposed_seconds"] == pytest.approx(expected.seconds - model.step_seconds)
     assert found["bound"]["seconds"] == pytest.approx(bound(model, cluster).seconds)
+
+
+def test_means_over_steps_that_use_different_parameters_are_told(shell: Shell) -> None:
+    model = load_model("model.yaml")
+    first = model.variables[0]
+    sample = UseSample(groups=((first.name,),), steps=(("0", "0", "0"), ("1", "0", "0")))
+    save_model(replace(model, use_sample=sample), "varying.yaml")
+    context = ("--model", "varying.yaml", "--cluster", "cluster.yaml")
+    (found,) = shell.json("simulate", "all_reduce_per_variable", *context)["predictions"]
+    assert found["travelled_share"] == pytest.approx(1 - 0.5 * first.num_bytes / model.num_bytes)
+    assert shell.run("simulate", "all_reduce_per_variable", *context) == 0, shell.err
+    assert "of its bytes" in shell.out
+    assert "Not every step uses all parameters" in shell.out
+    assert shell.run("strategy", "build", "ddp", "varying.yaml", "--cluster", "cluster.yaml", "-o", "d.yaml") == 0
+    assert shell.run("strategy", "show", "d.yaml", *context) == 0, shell.err
+    assert "a step moves on average, as not every step uses all parameters" in shell.out
+    assert "a step that uses all parameters moves" in shell.out
 
 
 def test_the_table_has_the_fastest_first(shell: Shell) -> None:

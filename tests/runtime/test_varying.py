@@ -77,9 +77,9 @@ def test_what_no_rank_uses_sends_no_bytes_and_the_example_trains_as_under_ddp(ma
     cases = [
         (
             "varying_cases:bytes_of_steps",
-            {"preset": preset, "options": options, "chosen": chosen, "folder": str(ranks.folder)},
+            {"preset": preset, "options": {}, "chosen": chosen, "folder": str(ranks.folder), "by_profile": by_profile},
         )
-        for preset, options in (("ddp", {}), ("all_reduce_per_variable", {}), ("bytescheduler", {}))
+        for preset, by_profile in (("ddp", False), ("all_reduce_per_variable", True), ("bytescheduler", False))
     ]
     *counted, example = ranks.run([*cases, ("varying_cases:example_by_door", {"path": str(EXAMPLE)})])[0]
     assert example == ""

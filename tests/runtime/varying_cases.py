@@ -5,7 +5,7 @@ import functools
 import random
 import runpy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from autosync.runtime.parallelize import describe, drain, no_sync, parallelize, 
 from autosync.script.door import Door
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.profile.run import profile
+from autosync.specs.use_sample import UseSample
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.presets import build_preset
 
@@ -86,12 +87,12 @@ def here(num_ranks: int) -> ClusterSpec:
     return ClusterSpec(name="test", nodes=nodes)
 
 
-def bundle_of(task: Task, preset: str, options: dict[str, Any]) -> Bundle:
-    """The first rank profiles the task; all ranks get its bundle."""
+def bundle_of(task: Task, preset: str, options: dict[str, Any], sample: UseSample | None = None) -> Bundle:
+    """The first rank profiles the task; all ranks get its bundle, with this sample of uses."""
     made: list[Any] = [None]
     if rank() == 0:
         cluster = here(dist.get_world_size())
-        spec = profile(task, times="computed", steps=1)
+        spec = replace(profile(task, times="computed", steps=1), use_sample=sample)
         made = [bundled(build_preset(preset, spec, cluster, **options), spec, cluster)]
     dist.broadcast_object_list(made, src=0)
     bundle: Bundle = made[0]
@@ -202,8 +203,13 @@ def sent_bytes() -> int:
     return int(line.partition(":")[2].split()[8])
 
 
-def bytes_of_steps(preset: str, options: dict[str, Any], chosen: list[list[list[int]]], folder: str) -> list[int]:
-    """The bytes that all ranks together send in each step; `chosen` has the experts of each rank by step."""
+def bytes_of_steps(
+    preset: str, options: dict[str, Any], chosen: list[list[list[int]]], folder: str, *, by_profile: bool = False
+) -> list[int]:
+    """The bytes that all ranks together send in each step; `chosen` has the experts of each rank by step.
+
+    Unused gradients stay because an option says so, or `by_profile`.
+    """
     task = Task(
         name="experts",
         model=Experts,
@@ -211,10 +217,12 @@ def bytes_of_steps(preset: str, options: dict[str, Any], chosen: list[list[list[
         batch=lambda generator: torch.randn(2, 8, generator=generator),
         loss=lambda model, x: model(x).square().mean(),
     )
-    bundle = bundle_of(task, preset, options)
+    sample = UseSample(groups=(("experts.0.weight",),), steps=(("0",),))
+    bundle = bundle_of(task, preset, options, sample if by_profile else None)
     model: Any = task.model()
     optimizer = task.optimizer(model.parameters())
-    parallelize(model, optimizer, bundle, find_unused_parameters=True, timeout_seconds=30)
+    wanted = None if by_profile else True
+    parallelize(model, optimizer, bundle, find_unused_parameters=wanted, timeout_seconds=30)
     batches = torch.Generator().manual_seed(rank())
     store: Any = dist.FileStore(f"{folder}/{preset}", dist.get_world_size())  # type: ignore[attr-defined]
     counts = []

@@ -12,6 +12,7 @@ from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Va
 from autosync.specs.model_file import load_model
 from autosync.specs.profile.optimizer import optimizer_spec
 from autosync.specs.task_run import build_model, build_optimizer, compute_loss, draw_batch, run_backward, step_optimizer
+from autosync.specs.use_sample import UseSample
 from autosync.trials.replay import replay_task
 
 
@@ -181,3 +182,22 @@ def test_stock_ddp_is_told_which_gradients_are_sparse() -> None:
         assert owners == {"blocks.0"}
         assert set(dict(model.named_parameters())) == {variable.name for variable in variables}
         assert "(0): _Table(" in repr(model)
+
+
+def test_a_step_leaves_out_what_the_sampled_ranks_did_not_use() -> None:
+    sample = UseSample(groups=(("stack.0.weight", "stack.0.bias"), ("scale",)), steps=(("01", "10"), ("11", "00")))
+    spec = _small(use_sample=sample, accumulation_steps=2)
+    for rank, expected in ((0, ["01", "00", "01"]), (1, ["10", "11", "10"])):
+        task = replay_task(spec, rank=rank, num_ranks=2)
+        model, generator = build_model(task), torch.Generator().manual_seed(0)
+        called: list[str] = []
+        model.get_submodule("stack.0").register_forward_pre_hook(lambda *_, called=called: called.append("stack.0"))
+        for step, used in enumerate(expected):
+            called.clear()
+            model.zero_grad()
+            for _ in range(2):
+                run_backward(task, compute_loss(task, model, draw_batch(task, generator)))
+            got = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+            left = {name for bit, group in zip(used, sample.groups, strict=True) if bit == "0" for name in group}
+            assert got == {variable.name for variable in spec.variables} - left, (rank, step)
+            assert len(called) == 2 * (used[0] == "1")

@@ -147,9 +147,7 @@ def _checked(
     check_optimizers(optimizer, bundle.model, plan, parameters)
     refuse_shared_with(others, model, parameters, are_engines=bool(engine_updates(plan).variables))
     stays = None
-    # Late gradients are added without the weight of a rank's batch.
-    is_weighed = bool(plan.shares) or plan.weighs
-    if settings.find_unused_parameters and placement.device.type == "cpu" and not is_weighed:
+    if settings.find_unused_parameters and placement.device.type == "cpu":
         stays = may_stay(plan)
         stays = stays if stays.names else None
     return _Start(

@@ -6,11 +6,13 @@ parameters and data that come some steps late travel always. So do contents that
 
 A message whose parts are only added up can travel without some of its parts. In any other message the place of an
 element depends on all parts (shards, codecs), so it travels as a whole or not at all, and its variables form a group.
+
+The runtime and the predictions of bytes and times go by this one rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from autosync.plan.types import Local, Plan, Region, Transfer
@@ -41,15 +43,36 @@ class MayStay:
                 found |= group
         return found
 
+    def staying(self, unused: Collection[str]) -> frozenset[str]:
+        """Return the variables that stay in a step in which no rank uses these."""
+        kept = frozenset(self.names).intersection(unused)
+        return kept - self.closed(set(self.names) - kept)
+
 
 def may_stay(plan: Plan) -> MayStay:
-    """Return the variables of a plan that may stay; none if the plan needs servers or runs on NCCL."""
-    engines = engine_updates(plan).variables
-    if plan.backend != "gloo" or plan.num_workers == 1 or plan.needed_servers or follows_users_updates(plan):
-        return MayStay(names=(), engines=frozenset(), groups=())
-    variables = [_variables(plan, message) for message in range(len(plan.messages))]
-    always = {name for message, names in enumerate(variables) if _must_travel(plan, message, engines) for name in names}
-    whole = [names for message, names in enumerate(variables) if not _travels_in_parts(plan, message, engines)]
+    """Return the variables of a plan that may stay.
+
+    There are none if the plan needs servers, runs on NCCL or has stages, and none if batches weigh differently: late
+    gradients are added without the weight of a rank's batch.
+    """
+    nothing = MayStay(names=(), engines=frozenset(), groups=())
+    if plan.backend != "gloo" or plan.num_workers == 1 or plan.needed_servers or plan.stages:
+        return nothing
+    if plan.shares or plan.weighs or follows_users_updates(plan):
+        return nothing
+    engines, variables = engine_updates(plan).variables, _variables(plan)
+    operations: list[list[Transfer | Local]] = [[] for _ in plan.messages]
+    for operation in plan.operations:
+        if operation.message >= 0:
+            operations[operation.message].append(operation)
+    always: set[str] = set()
+    whole: list[frozenset[str]] = []
+    late = lags(plan)
+    for message, (found, held) in enumerate(zip(operations, variables, strict=True)):
+        if late[message] or any(_must_travel(plan, one, engines) for one in found):
+            always |= held
+        if not engines.isdisjoint(held) or not all(_travels_in_parts(plan, one) for one in found):
+            whole.append(held)
     groups = _joined(whole)
     for group in groups:
         if not always.isdisjoint(group):
@@ -62,9 +85,10 @@ def may_stay(plan: Plan) -> MayStay:
     )
 
 
-def _variables(plan: Plan, message: int) -> frozenset[str]:
-    names = {str(name) for name in plan.messages[message]}
-    return frozenset(part.variable.name for part in plan.parts if str(part.name) in names)
+def _variables(plan: Plan) -> list[frozenset[str]]:
+    """Return the variables of each message."""
+    variable_of = {str(part.name): part.variable.name for part in plan.parts}
+    return [frozenset(variable_of[str(name)] for name in message) for message in plan.messages]
 
 
 def _regions(plan: Plan, operation: Transfer | Local) -> list[Region]:
@@ -72,42 +96,30 @@ def _regions(plan: Plan, operation: Transfer | Local) -> list[Region]:
     return [plan.regions[index] for index in indices]
 
 
-def _must_travel(plan: Plan, message: int, engines: frozenset[str]) -> bool:
-    """Whether a message must travel in every step, whatever the step uses."""
-    if lags(plan)[message]:
+def _must_travel(plan: Plan, operation: Transfer | Local, engines: frozenset[str]) -> bool:
+    """Whether an operation, and so its message, must take place in every step, whatever the step uses."""
+    if operation.every > 1:
         return True
-    for operation in plan.operations:
-        if operation.message != message:
-            continue
-        regions = _regions(plan, operation)
-        if operation.every > 1:
+    regions = _regions(plan, operation)
+    is_update = isinstance(operation, Local) and operation.kind == "update"
+    names = {plan.parts[region.part].variable.name for region in regions if region.part >= 0}
+    allowed = _USERS_KINDS if engines.isdisjoint(names) else _ENGINES_KINDS
+    for region in regions:
+        if region.kind not in allowed and not (is_update and region.kind == "param"):
             return True
-        is_update = isinstance(operation, Local) and operation.kind == "update"
-        names = {plan.parts[region.part].variable.name for region in regions if region.part >= 0}
-        allowed = _USERS_KINDS if engines.isdisjoint(names) else _ENGINES_KINDS
-        for region in regions:
-            if region.kind not in allowed and not (is_update and region.kind == "param"):
-                return True
-            if region.kind == "encoded" and region.dtype == "uint8" and allowed is _ENGINES_KINDS:
-                return True
+        if region.kind == "encoded" and region.dtype == "uint8" and allowed is _ENGINES_KINDS:
+            return True
     return False
 
 
-def _travels_in_parts(plan: Plan, message: int, engines: frozenset[str]) -> bool:
-    """Whether a message can travel without some of its parts."""
-    for operation in plan.operations:
-        if operation.message != message:
-            continue
-        if isinstance(operation, Transfer):
-            kinds = {plan.regions[index].kind for index in operation.regions}
-            if operation.collective not in _SUMS or operation.within or kinds != {"grad"}:
-                return False
-        elif operation.kind == "average":
-            if operation.sharded:
-                return False
-        elif operation.kind not in ("norm", "update"):
-            return False
-    return engines.isdisjoint(_variables(plan, message))
+def _travels_in_parts(plan: Plan, operation: Transfer | Local) -> bool:
+    """Whether an operation can take place without some parts of its message."""
+    if isinstance(operation, Transfer):
+        kinds = {plan.regions[index].kind for index in operation.regions}
+        return operation.collective in _SUMS and not operation.within and kinds == {"grad"}
+    if operation.kind == "average":
+        return not operation.sharded
+    return operation.kind in ("norm", "update")
 
 
 def _joined(sets: Iterable[frozenset[str]]) -> list[frozenset[str]]:

@@ -25,6 +25,7 @@ from autosync.specs.profile.optimizer import probe_optimizer
 from autosync.specs.profile.profiled_steps import UPDATE_NOTE, profiled_step, sparse_gradients, task_notes
 from autosync.specs.profile.recorder import MicrostepRecorder, ModelStructure, structure_of
 from autosync.specs.profile.split_products import split_layers
+from autosync.specs.profile.use_draws import UseDraws
 from autosync.specs.split_layers import SplitLayers
 from autosync.specs.task import Task
 
@@ -40,6 +41,7 @@ class ComputedTraining:
     def __init__(self, task: Task, rate: DeviceRate, seed: int) -> None:
         self._task = task
         self._rate = rate
+        self._seed = seed
         self._generator = torch.Generator().manual_seed(seed)
         self._clock = ComputedClock(rate)
         self._model = _build_without_values(task, self._clock)
@@ -75,6 +77,16 @@ class ComputedTraining:
             source="computed",
             note=f"{self._rate.describe()}; {UPDATE_NOTE}",
             notes=(*task_notes(self._task, sparse), *bounds),
+        )
+
+    def use_draws(self) -> UseDraws:
+        """Return how ranks are played."""
+        return UseDraws(
+            task=self._task,
+            seed=self._seed,
+            build=lambda: _build_without_values(self._task, self._clock),
+            place=lambda batch: task_run.map_tensors(batch, self._clock.to_meta),
+            around=lambda: self._clock,
         )
 
     def times_of_sizes(self, sizes: Sequence[int], num_rounds: int = 1) -> tuple[BatchTime, ...]:  # noqa: ARG002 - computed times are the same in all rounds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from autosync.specs.profile.profiled_steps import UPDATE_NOTE, known_rows, profi
 from autosync.specs.profile.recorder import MicrostepRecorder, structure_of
 from autosync.specs.profile.split_products import split_layers
 from autosync.specs.profile.steadiness import LEAST_STEPS, StoppingRule
+from autosync.specs.profile.use_draws import UseDraws
 from autosync.specs.profile.whole_passes import PassSeconds, fitted, time_passes
 from autosync.specs.split_layers import SplitLayers
 from autosync.specs.task import Task
@@ -41,6 +43,7 @@ class MeasuredTraining:
     def __init__(self, task: Task, device: torch.device, seed: int) -> None:
         self._task = task
         self._device = device
+        self._seed = seed
         self._generator = torch.Generator().manual_seed(seed)
         self._clock = clock_of(device)
         self._model = task_run.build_model(task).to(device)
@@ -73,6 +76,16 @@ class MeasuredTraining:
             notes=(*task_notes(self._task, self._sparse), *optimizer_notes(self._optimizer, spec)),
             # Processor time says nothing about the load of a GPU.
             load=load if self._device.type == "cpu" else UNKNOWN,
+        )
+
+    def use_draws(self) -> UseDraws:
+        """Return how ranks are played."""
+        return UseDraws(
+            task=self._task,
+            seed=self._seed,
+            build=lambda: task_run.build_model(self._task).to(self._device),
+            place=lambda batch: task_run.move(batch, self._device),
+            around=contextlib.nullcontext,
         )
 
     def times_of_sizes(self, sizes: Sequence[int], num_rounds: int = NUM_ROUNDS) -> tuple[BatchTime, ...]:

@@ -23,6 +23,7 @@ from autosync.specs.profile.computed_training import ComputedTraining
 from autosync.specs.profile.device_rates import DEFAULT_RATE, DeviceRate, device_rate
 from autosync.specs.profile.find_cuts import FoundCuts
 from autosync.specs.profile.measured_training import MeasuredTraining
+from autosync.specs.profile.use_draws import UseDraws, are_all_used
 from autosync.specs.split_layers import SplitLayers
 from autosync.specs.task import Task
 
@@ -46,6 +47,7 @@ def profile(
     Exactly `steps` steps are measured after warm-up; without `steps`, as many as are needed until the time of a step is
     steady, within limits. The spec says how steady it is and whether the machine was busy (`Timeline.profiled`).
     `batch_sizes` are other numbers of examples whose passes are timed too, for shares of the batch (`Timeline.sizes`).
+    If a step does not use all parameters, further passes sample which ones are used (`ModelSpec.use_sample`).
     With `cuts`, the spec says where the model can be cut into stages (`Timeline.cuts`), and without `batch_sizes`, the
     passes of some microbatches are timed. If the model's graph changes, its batching policies are measured too.
     """
@@ -77,12 +79,14 @@ def profile(
 
 
 class _Training(Protocol):
-    """A task that trains: `records` has its steps, `times_of_sizes` its passes with other batches, `cuts` its cuts.
+    """A task that trains.
 
-    `split_layers` times the gradients of weights that these cuts' passes can leave for later.
+    `records` has its steps, `use_draws` further ones of several ranks, `times_of_sizes` its passes with other batches,
+    and `cuts` its cuts. `split_layers` times the gradients of weights that these cuts' passes can leave for later.
     """
 
     def records(self, steps: int | None, tell: Progress) -> ProfileRecords: ...
+    def use_draws(self) -> UseDraws: ...
     def times_of_sizes(self, sizes: Sequence[int], num_rounds: int = ...) -> tuple[BatchTime, ...]: ...
     def cuts(self) -> FoundCuts: ...
     def split_layers(self, found: FoundCuts, spec: ModelSpec) -> tuple[SplitLayers, ...]: ...
@@ -97,8 +101,12 @@ def _profiled(
     *,
     cuts: bool,
 ) -> ModelSpec:
-    spec = assemble(task, training.records(steps, tell))
+    records = training.records(steps, tell)
+    spec = assemble(task, records)
     spec = spec if task.weight is None else replace(spec, weighs=True)
+    if not are_all_used(records):
+        tell("which parameters steps use")
+        spec = replace(spec, use_sample=training.use_draws().sample([variable.name for variable in spec.variables]))
     if batch_sizes:
         tell(f"batches of {', '.join(map(str, sorted(set(batch_sizes))))} examples")
         spec = replace(spec, timeline=replace(spec.timeline, sizes=training.times_of_sizes(batch_sizes)))

@@ -7,6 +7,9 @@ cap. So DDP can express a strategy if each message is a run of whole gradients i
 closes all of them. A cap may be any size that is larger than the bucket without its last gradient and not larger than
 the bucket; the roundest number of this range is taken.
 
+If some steps leave parameters out, DDP must search for unused ones. It then never fills its buckets anew, and keeps
+those in the order of declaration.
+
 All other strategies are refused with a reason. A codec must be one of torch's communication hooks.
 """
 
@@ -24,7 +27,7 @@ from autosync.strategy.emit.settings import DdpSettings
 from autosync.strategy.parts import PartName
 from autosync.strategy.presets.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, MIB, assign_by_size
 from autosync.strategy.presets.common import in_ready_order, is_sparse_to_ddp
-from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.representation import Message, Strategy, without
 from autosync.strategy.synchronisers.all_reduce import AllReduce
 from autosync.strategy.synchronisers.sparse_gather import SparseGather
 
@@ -65,7 +68,12 @@ def settings_for(
         raise DoesNotApplyError([Problem(what=f"stock DDP cannot do this: {'; '.join(reasons[:3])}", rule=RULE)])
     hook = _hook(form, model, cluster)
     ranges = _ranges(_by_dtype(hook.messages, model, cluster))
-    settings = DdpSettings(gradient_as_bucket_view=gradient_as_bucket_view, hook=hook.codec, frozen=frozen)
+    settings = DdpSettings(
+        find_unused_parameters=model.use_sample is not None,
+        gradient_as_bucket_view=gradient_as_bucket_view,
+        hook=hook.codec,
+        frozen=frozen,
+    )
     settings = _with_caps(settings, ranges)
     gathered = [message for message in form.messages if isinstance(message.synchroniser, SparseGather)]
     promised = {frozenset(message.parts) for message in (*hook.messages, *gathered)}
@@ -83,10 +91,13 @@ def why_not_ddp(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> l
 def _without_idle(form: Strategy, model: ModelSpec) -> tuple[Strategy, ModelSpec, tuple[str, ...]]:
     """Return a strategy and a model without the variables that got no gradient in the profiled steps, and their names.
 
-    DDP waits for the gradient of every trainable parameter, so these must be frozen first.
+    DDP waits for the gradient of every trainable parameter, so these must be frozen first, unless it searches for
+    unused ones.
     """
-    idle = {variable.name for variable in model.variables if variable.idle}
     unused = tuple(parameter.name for parameter in model.untrained if parameter.reason == "unused")
+    if model.use_sample is not None:
+        return form, as_ddp_fills(model), unused
+    idle = {variable.name for variable in model.variables if variable.idle}
     if not idle:
         return form, model, unused
 
@@ -101,16 +112,16 @@ def _without_idle(form: Strategy, model: ModelSpec) -> tuple[Strategy, ModelSpec
         optimizer=kept(timeline.optimizer),
     )
     variables = tuple(variable for variable in model.variables if not variable.idle)
-    messages = [
-        replace(one, parts=tuple(name for name in one.parts if PartName.parse(name).variable not in idle))
-        for one in form.messages
-    ]
-    form = replace(
-        form,
-        messages=tuple(one for one in messages if one.parts),
-        partitions={name: one for name, one in form.partitions.items() if name not in idle},
-    )
-    return form, replace(model, variables=variables, timeline=timeline), (*sorted(idle), *unused)
+    model = replace(model, variables=variables, timeline=timeline)
+    return without(form, idle), model, (*sorted(idle), *unused)
+
+
+def as_ddp_fills(model: ModelSpec) -> ModelSpec:
+    """Return the model with its gradients in the order in which DDP fills its buckets after its first steps."""
+    if model.use_sample is None:
+        return model
+    variables = tuple(replace(variable, ready=place) for place, variable in enumerate(model.variables))
+    return replace(model, variables=variables, timeline=replace(model.timeline, backward=()))
 
 
 def buckets_under(settings: DdpSettings, model: ModelSpec, cluster: ClusterSpec) -> list[list[Variable]]:
@@ -201,7 +212,8 @@ def _apart(messages: Sequence[Message], model: ModelSpec, cluster: ClusterSpec) 
         mine = home[variable.name]
         if mine in closed:
             last, other = closed[mine]
-            return f"{last.name} and {variable.name} travel together without {other.name}, whose gradient comes between"
+            what = "whose gradient comes between" if model.use_sample is None else "which is declared between them"
+            return f"{last.name} and {variable.name} travel together without {other.name}, {what}"
         before = open_of.get(variable.dtype)
         if before is not None and home[before.name] != mine:
             closed[home[before.name]] = (before, variable)

@@ -114,8 +114,8 @@ def as_python(value: Argument) -> str:
 def as_it_ships(model: ModelSpec, *, is_replayed: bool) -> DdpSettings:
     """Return the settings of stock DDP for a model: the defaults, with `find_unused_parameters` if the model needs it.
 
-    A replayed model has no unused parameters.
+    A replayed model has no unused parameters but those of its spec's sample of uses.
     """
     unused = any(parameter.reason == "unused" for parameter in model.untrained)
     unused = unused or any(variable.idle for variable in model.variables)
-    return DdpSettings(find_unused_parameters=unused and not is_replayed)
+    return DdpSettings(find_unused_parameters=model.use_sample is not None or (unused and not is_replayed))

@@ -12,6 +12,7 @@ from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.graph_batching import GraphBatching
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
 from autosync.specs.untrained import Untrained
+from autosync.specs.use_sample import UseSample
 from autosync.strategy.codecs import Cast, Int8, PowerSGD
 from autosync.strategy.emit.ddp import buckets_under, settings_for, why_not_ddp
 from autosync.strategy.emit.script import emit_ddp
@@ -235,6 +236,23 @@ def test_what_got_no_gradient_when_it_was_profiled_is_frozen_first() -> None:
     last = max(LINEAR.variables, key=lambda variable: variable.ready)
     idle = tuple(replace(one, idle=one is last) for one in LINEAR.variables)
     assert settings_for(_whole(), replace(LINEAR, variables=idle), THREE).frozen == (last.name,)
+
+
+def test_ddp_that_searches_for_unused_parameters_fills_buckets_as_declared() -> None:
+    """In the order of readiness it would be a, b, c, d."""
+    model = _dense(100, 200, 300, 400)
+    model = replace(model, variables=model.variables[::-1], use_sample=UseSample(groups=(("b",),), steps=(("0",),)))
+    cap = Strategy(messages=(Message(parts=("d", "c")), Message(parts=("b", "a"))))
+    settings = settings_for(cap, model, THREE)
+    assert settings.find_unused_parameters
+    assert not settings.frozen
+    assert [[v.name for v in bucket] for bucket in buckets_under(settings, model, THREE)] == [["d", "c"], ["b", "a"]]
+    assert why_not_ddp(Strategy(messages=(Message(parts=("d", "b")), Message(parts=("c", "a")))), model, THREE) == [
+        "d and b travel together without c, which is declared between them"
+    ]
+    declared = replace(model, variables=tuple(sorted(model.variables, key=lambda one: "bacd".index(one.name))))
+    assert settings_for(Strategy(messages=(Message(parts=("b", "a")), Message(parts=("c", "d")))), declared, THREE)
+    assert not why_not_ddp(Strategy(messages=(Message(parts=("b", "a", "c")), Message(parts=("d",)))), declared, THREE)
 
 
 @given(
