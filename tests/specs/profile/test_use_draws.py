@@ -18,6 +18,12 @@ NUM_EXPERTS = 4
 FIRST, SECOND = "experts.0.weight", "experts.1.weight"
 
 
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, as many steps are drawn as on an idle one."""
+    monkeypatch.setattr(use_draws, "MOST_SECONDS", 1e6)
+
+
 class Experts(nn.Module):
     """A trunk and experts, of which `choose` picks one for a batch."""
 
