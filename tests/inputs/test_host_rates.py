@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,9 +46,18 @@ def test_a_host_that_is_served_worse_is_named_on_all_ranks(tmp_path: Path) -> No
         assert one["unfair"][0][1] < 0.7
         assert one["unfair"][0][2].startswith("node-2 is served at ")
         assert "rank 0 on node-0 has read in 0 steps through autosync" in one["too_early"]
+        assert one["rates"]["node-2"] < min(rate for host, rate in one["rates"].items() if host != "node-2")
+        assert one["shares"] == one["state"] == found[0]["shares"]
+        # The second epoch is dealt by rate: as many steps on all ranks, and each example once.
+        assert [len(batch) for batch in one["batches"][:3]] == [one["shares"][found.index(one)]] * 3
+        assert len(one["batches"]) == 10
+    shares = found[0]["shares"]
+    assert sum(shares) == 16
+    assert shares[2] == min(shares) < 4
+    assert sorted(number for one in found for batch in one["batches"] for number in batch) == list(range(160))
 
 
-def _run(folder: Path, servers: list[str]) -> list[dict[str, object]]:
+def _run(folder: Path, servers: list[str]) -> list[dict[str, Any]]:
     main = Path(__file__).parent / "hosts_main.py"
     started = [
         subprocess.Popen(
