@@ -21,6 +21,7 @@ from autosync.inputs.fairness import UnfairHost, served_worse
 from autosync.inputs.host_rates import of_all_ranks, rates_of_hosts, window_rates
 from autosync.inputs.measured_batches import MeasuredCollate, MeasuredDataset
 from autosync.inputs.observation import InputReport, InputWatch
+from autosync.inputs.process_input import note_batch
 from autosync.inputs.served_rates import RankPace, ServedRates, shares_at
 from autosync.inputs.settings import GivenSettings, RankInput, input_of
 from autosync.strategy.input_settings import InputSettings
@@ -306,6 +307,7 @@ class InputLoader(DataLoader[Any]):
                 raise _again(failure)
             away, arrived = began - arrived, time.perf_counter()
             self._watch.add(arrived - began, times, is_first=is_first, away_seconds=away)
+            note_batch(times)
             is_first = False
             self._num_seen += next(sizes)
             yield batch

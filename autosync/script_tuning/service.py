@@ -17,6 +17,7 @@ from autosync.specs.model import ModelSpec
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.files import dump_strategy
 from autosync.trials.contestant import Contestant
+from autosync.trials.measured_inputs import joined_sums
 from autosync.trials.ranks import Answer
 from autosync.trials.service import StepSamples
 
@@ -162,6 +163,7 @@ class _Counted:
 
     def __init__(self) -> None:
         self._seconds: list[list[float]] = []
+        self._waits: list[list[float]] = []
         self._answers: list[Sequence[Answer]] = []
 
     @property
@@ -170,9 +172,10 @@ class _Counted:
 
     def add(self, answers: Sequence[Answer], counts: Sequence[bool]) -> None:
         if not self._seconds:
-            self._seconds = [[] for _ in answers]
-        for kept, answer in zip(self._seconds, answers, strict=True):
-            kept += [seconds for seconds, is_counted in zip(answer["step_seconds"], counts, strict=True) if is_counted]
+            self._seconds, self._waits = [[] for _ in answers], [[] for _ in answers]
+        for key, of_ranks in (("step_seconds", self._seconds), ("wait_seconds", self._waits)):
+            for kept, answer in zip(of_ranks, answers, strict=True):
+                kept += [seconds for seconds, is_counted in zip(answer[key], counts, strict=True) if is_counted]
         self._answers.append(answers)
 
     def samples(self, num_steps: int) -> StepSamples:
@@ -185,6 +188,10 @@ class _Counted:
             bytes_sent=self._bytes("bytes_sent", share),
             bytes_received=self._bytes("bytes_received", share),
             peak_memory_bytes=tuple(map(max, zip(*peaks, strict=True))),
+            inputs=[
+                joined_sums([answers[rank]["input"] for answers in self._answers], share) | {"wait_seconds": sum(waits)}
+                for rank, waits in enumerate([kept[:num_steps] for kept in self._waits])
+            ],
         )
 
     def _bytes(self, key: str, share: float) -> tuple[int, ...] | None:
