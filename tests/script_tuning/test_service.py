@@ -10,6 +10,7 @@ import pytest
 
 from autosync.errors import OperationError
 from autosync.inputs.process_input import InputSums
+from autosync.script_tuning.input_waits import InputWaits
 from autosync.script_tuning.launch import ScriptRanks
 from autosync.script_tuning.service import ScriptTrials
 from autosync.trials.contestant import Contestant
@@ -76,6 +77,7 @@ def test_the_present_strategy_runs_as_many_steps_as_are_wanted() -> None:
     assert measured is not None
     assert (measured.wait_seconds, measured.read_seconds) == ((0.5, 0.5), (0.25, 0.25))
     assert measured.request_rates == {"s": 5.0}
+    assert trials.input_waits == InputWaits(step_seconds=11.0, wait_seconds=0.5)
     assert trials.num_steps == 12
 
 
