@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +57,26 @@ def test_a_host_that_is_served_worse_is_named_on_all_ranks(tmp_path: Path) -> No
     assert sum(shares) == 16
     assert shares[2] == min(shares) < 4
     assert sorted(number for one in found for batch in one["batches"] for number in batch) == list(range(160))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_an_unfair_host_is_named_in_twenty_of_twenty_runs_and_fair_hosts_in_none(tmp_path: Path) -> None:
+    """Real ranks and servers each time, with the host that is served worse in each place in turn."""
+    write_shard(tmp_path / "all.tar", range(160))
+    for run in range(20):
+        with contextlib.ExitStack() as stack:
+            servers = [stack.enter_context(serving(tmp_path)) for _ in range(NUM_RANKS)]
+            for server in servers:
+                server.pause_seconds = 0.01
+            (tmp_path / f"fair-{run}").mkdir()
+            fair = _run(tmp_path / f"fair-{run}", [server.url for server in servers])
+            assert [one["unfair"] for one in fair] == [[]] * NUM_RANKS, run
+            assert [one["shares"] for one in fair] == [[]] * NUM_RANKS, run
+            servers[run % NUM_RANKS].pause_seconds = 0.03
+            (tmp_path / f"unfair-{run}").mkdir()
+            found = _run(tmp_path / f"unfair-{run}", [server.url for server in servers])
+            assert [[host for host, *_ in one["unfair"]] for one in found] == [[f"node-{run % NUM_RANKS}"]] * NUM_RANKS
 
 
 def _run(folder: Path, servers: list[str]) -> list[dict[str, Any]]:
