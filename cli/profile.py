@@ -84,7 +84,6 @@ def profile(
     from autosync.specs.model_file import dump_model, save_model
     from autosync.specs.profile.device_rates import DEFAULT_RATE, device_rate
     from autosync.specs.task_file import load_task
-    from autosync.strategy.input_settings import InputSettings
 
     if rate is not None and times == "measured":
         raise click.UsageError("--rate is for computed times; add --times computed")
@@ -108,15 +107,7 @@ def profile(
     )
     told = ""
     if dataset is not None:
-        from autosync.inputs.load import load_dataset
-        from autosync.inputs.profiled_input import profile_input
-        from autosync.inputs.settings import input_of
-
-        note("input")
-        # The settings of AUTOSYNC_BUNDLE are those of another run.
-        settings = input_of(InputSettings() if input_settings is None else input_settings).settings
-        found = profile_input(load_dataset(dataset), model, settings)
-        model, told = replace(model, input=found.cost), f"\n{found.in_words()}\n"
+        model, told = _with_input(model, dataset, input_settings)
     if output is not None:
         save_model(model, output)
         note(f"wrote {output}")
@@ -124,6 +115,18 @@ def profile(
         print_json(dump_model(model))
     else:
         print_text(describe(model) + told)
+
+
+def _with_input(model: ModelSpec, dataset: str, given: Path | None) -> tuple[ModelSpec, str]:
+    """Return the model with what an example of a dataset costs, and what was seen of its input in words."""
+    from autosync.inputs.load import load_dataset
+    from autosync.inputs.profiled_input import profile_input
+    from autosync.inputs.settings import load_settings
+    from autosync.strategy.input_settings import InputSettings
+
+    note("input")
+    found = profile_input(load_dataset(dataset), model, InputSettings() if given is None else load_settings(given))
+    return replace(model, input=found.cost), f"\n{found.in_words()}\n"
 
 
 def _numbers(text: str) -> tuple[int, ...]:

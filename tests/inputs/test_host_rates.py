@@ -68,12 +68,12 @@ def test_an_unfair_host_is_named_in_twenty_of_twenty_runs_and_fair_hosts_in_none
         with contextlib.ExitStack() as stack:
             servers = [stack.enter_context(serving(tmp_path)) for _ in range(NUM_RANKS)]
             for server in servers:
-                server.pause_seconds = 0.01
+                server.pause_seconds = 0.02
             (tmp_path / f"fair-{run}").mkdir()
             fair = _run(tmp_path / f"fair-{run}", [server.url for server in servers])
             assert [one["unfair"] for one in fair] == [[]] * NUM_RANKS, run
             assert [one["shares"] for one in fair] == [[]] * NUM_RANKS, run
-            servers[run % NUM_RANKS].pause_seconds = 0.03
+            servers[run % NUM_RANKS].pause_seconds = 0.1
             (tmp_path / f"unfair-{run}").mkdir()
             found = _run(tmp_path / f"unfair-{run}", [server.url for server in servers])
             assert [[host for host, *_ in one["unfair"]] for one in found] == [[f"node-{run % NUM_RANKS}"]] * NUM_RANKS
