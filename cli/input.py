@@ -169,6 +169,40 @@ def tune(
         print_text(describe.describe_tuning(found))
 
 
+@input_group.command(epilog="Example: autosync input deal best.yaml --rates rates.yaml -o dealt.yaml")
+@click.argument("bundle", metavar="BUNDLE", type=click.Path(path_type=Path))
+@click.option(
+    "--rates",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="RATES",
+    help="Rates that loaders measured: save_rates(path, loader.served_rates()).",
+)
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUTPUT", help="Write the bundle here."
+)
+@force_option
+@json_option
+def deal(*, bundle: Path, rates: Path, output: Path, force: bool, as_json: bool) -> None:
+    """Put measured rates of storage into a bundle, and deal examples to its ranks by them.
+
+    A rank on a host that is served worse gets fewer examples of each step, if its input does not keep up with its
+    compute. The shares of the bundle say so; autosync.loader deals them, and gradients are weighed by them.
+    """
+    from autosync.inputs import describe
+    from autosync.inputs.served_rates import dealt_by_rate, load_rates
+    from autosync.strategy.bundle import load_bundle, save_bundle
+
+    refuse_overwrite(output, force=force)
+    dealt = dealt_by_rate(load_bundle(bundle), load_rates(rates))
+    save_bundle(output, dealt)
+    note(f"wrote {output}")
+    if as_json:
+        print_json(describe.dealing_fields(dealt))
+    else:
+        print_text(describe.describe_dealing(dealt))
+
+
 def _size(word: str) -> int:
     try:
         size = units.parse_size(word.strip())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -21,7 +22,8 @@ Examples:
   autosync profile model.py -o model.yaml
   autosync profile model.py:small_task --device cuda --steps 20 -o small.yaml
   autosync profile model.py --times computed --rate T4 --cuts -o model.yaml
-  autosync profile model.py --batch-sizes 8,16,32,64 --cuts -o model.yaml"""
+  autosync profile model.py --batch-sizes 8,16,32,64 --cuts -o model.yaml
+  autosync profile model.py --input data.py:images -o model.yaml"""
 )
 @click.argument("target", metavar="MODEL.py[:NAME]")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the model spec here (.yaml or .json).")
@@ -45,6 +47,18 @@ Examples:
 )
 @click.option("--cuts", is_flag=True, help="Also find where the model can be cut into stages.")
 @click.option("--rate", metavar="NAME", help="The device that computed times are for.  [default: NVIDIA T4]")
+@click.option(
+    "--input",
+    "dataset",
+    metavar="FILE.py:NAME",
+    help="Also measure the input: a dataset with __len__ and __getitem__, read as autosync.loader reads it.",
+)
+@click.option(
+    "--input-settings",
+    type=click.Path(path_type=Path),
+    metavar="SETTINGS",
+    help="How it is read: a file of input settings, a strategy or a bundle.",
+)
 @force_option
 @json_option
 def profile(
@@ -57,6 +71,8 @@ def profile(
     rate: str | None,
     batch_sizes: str | None,
     cuts: bool,
+    dataset: str | None,
+    input_settings: Path | None,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -71,6 +87,8 @@ def profile(
 
     if rate is not None and times == "measured":
         raise click.UsageError("--rate is for computed times; add --times computed")
+    if input_settings is not None and dataset is None:
+        raise click.UsageError("--input-settings says how a dataset is read; add --input FILE.py:NAME")
     refuse_overwrite(output, force=force)
     device_for_times = device_rate(rate or DEFAULT_RATE)
     task = load_task(target)
@@ -87,13 +105,28 @@ def profile(
         cuts=cuts,
         progress=note,
     )
+    told = ""
+    if dataset is not None:
+        model, told = _with_input(model, dataset, input_settings)
     if output is not None:
         save_model(model, output)
         note(f"wrote {output}")
     if as_json:
         print_json(dump_model(model))
     else:
-        print_text(describe(model))
+        print_text(describe(model) + told)
+
+
+def _with_input(model: ModelSpec, dataset: str, given: Path | None) -> tuple[ModelSpec, str]:
+    """Return the model with what an example of a dataset costs, and what was seen of its input in words."""
+    from autosync.inputs.load import load_dataset
+    from autosync.inputs.profiled_input import profile_input
+    from autosync.inputs.settings import load_settings
+    from autosync.strategy.input_settings import InputSettings
+
+    note("input")
+    found = profile_input(load_dataset(dataset), model, InputSettings() if given is None else load_settings(given))
+    return replace(model, input=found.cost), f"\n{found.in_words()}\n"
 
 
 def _numbers(text: str) -> tuple[int, ...]:

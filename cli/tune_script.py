@@ -103,7 +103,10 @@ class _Shown:
         # What the script writes from now on would tear the table.
         self._progress.close()
         if not self._as_json:
-            print_text(f"{describe(shown(tuned.summary), tuned.folder, bundle=self._output)}\n\n{result.cost}")
+            parts = [describe(shown(tuned.summary), tuned.folder, bundle=self._output), str(result.cost)]
+            if result.waits is not None and result.waits.is_worth_telling:
+                parts.append(str(result.waits))
+            print_text("\n\n".join(parts))
         elif is_first:
             print_json(tuned.summary)
         else:

@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
 
 from autosync import documents, jsonio
+from autosync.datasets.measured_input import MeasuredInput
 from autosync.documents import STRICT, Document
 from autosync.errors import DocumentError, Problem
 from autosync.strategy.representation import StrategyClass
@@ -61,6 +62,7 @@ class Measurement:
     Older records lack these: `cpu_share` is the used share of the machine's processor time. `bytes_sent` and
     `bytes_received` are the mean bytes of a step, for each rank. `exposed_seconds` is the part of the median that the
     model's compute alone does not explain. `other_cpu_share` is the share of processor time that other programs used.
+    `input` says how ranks waited for their batches.
 
     `flags` say why the figures are doubtful: the processors were busy (`busy_cpu`), the steps were `not_steady` after
     the longest warm-up, they `drift`, the interval is `noisy` (wider than wanted), the trial was `stopped_early`
@@ -81,6 +83,7 @@ class Measurement:
     bytes_received: tuple[int, ...] | None = None
     exposed_seconds: float | None = None
     other_cpu_share: float | None = None
+    input: MeasuredInput | None = None
     flags: tuple[Flag, ...] = ()
 
     def __post_init__(self) -> None:
@@ -117,6 +120,8 @@ class Measurement:
                 raise ValueError(f"a CPU share of {share} cannot be (0 to 1)")
         if self.exposed_seconds is not None and not (math.isfinite(self.exposed_seconds) and self.exposed_seconds >= 0):
             raise ValueError(f"{self.exposed_seconds} exposed seconds cannot be (finite, 0 or more)")
+        if self.input is not None and len(self.input.wait_seconds) != self.num_ranks:
+            raise ValueError(f"the input of {len(self.input.wait_seconds)} ranks, not of {self.num_ranks}")
         if len(set(self.flags)) != len(self.flags):
             raise ValueError(f"the flags {list(self.flags)} (each once)")
 

@@ -28,6 +28,7 @@ _MEASUREMENT: Mapping[str, ColumnKind] = {
     "bytes_received": "wholes",
     "peak_memory_bytes": "wholes",
     "step_seconds": "numbers_by_rank",
+    "input": "json",
 }
 _PLAN: Mapping[str, ColumnKind] = {
     f"plan_{name}": "whole" if kind == "int" else "number" for name, kind in PlanFacts.__annotations__.items()
@@ -60,6 +61,7 @@ COLUMNS: Mapping[str, ColumnKind] = {
     "peak_memory_bytes": "wholes",
     "step_seconds": "numbers_by_rank",
     **_PLAN,
+    "input": "json",
     "environment": "json",
     "strategy": "json",
     "checksum": "text",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autosync import units
@@ -13,6 +13,7 @@ from autosync.inputs.storage_rates import StorageRate
 from autosync.inputs.tar_shards import TarShards
 from autosync.inputs.trial import InputTrial
 from autosync.inputs.tuning import InputTuning
+from autosync.strategy.bundle import Bundle
 from autosync.strategy.input_settings import InputSettings, input_in_words
 from autosync.strategy.wording import count, format_table
 
@@ -96,6 +97,29 @@ def shards_fields(shards: TarShards) -> dict[str, Any]:
     """Return shards as the fields of one JSON document."""
     facts = [dataclasses.asdict(one) for one in shards.facts()]
     return {"schema": "autosync.input_shards/1", "num_samples": len(shards), "shards": facts}
+
+
+def describe_dealing(bundle: Bundle) -> str:
+    """Return a table of the worker ranks of a bundle, with the rate that storage gives each and its share."""
+    rows = [
+        (str(row["rank"]), row["node"], units.format_rate(row["bytes_per_second"]), str(row["num_examples"]))
+        for row in _dealt(bundle)
+    ]
+    return format_table(rows, header=("rank", "node", "storage", "examples a step"), right=("rank", "examples a step"))
+
+
+def dealing_fields(bundle: Bundle) -> dict[str, Any]:
+    """Return what describe_dealing shows as the fields of one JSON document."""
+    return {"schema": "autosync.input_dealing/1", "strategy_id": bundle.strategy_id, "ranks": list(_dealt(bundle))}
+
+
+def _dealt(bundle: Bundle) -> Iterator[dict[str, Any]]:
+    cluster = bundle.cluster
+    shares = bundle.strategy.shares or (bundle.model.batch_size,) * cluster.num_workers
+    for rank, share in zip(cluster.ranks, shares, strict=False):
+        node = cluster.nodes[rank.node]
+        rate = (node.storage or node.bandwidth_in) / node.devices
+        yield {"rank": rank.index, "node": node.name, "bytes_per_second": rate, "num_examples": share}
 
 
 def describe_rates(rates: Sequence[StorageRate]) -> str:

@@ -32,23 +32,28 @@ def window_rates(reads: Sequence[Read]) -> list[float]:
     return [sum(size for size, _ in one) / sum(seconds for _, seconds in one) for one in windows]
 
 
+def of_all_ranks(values: Sequence[float], group: dist.ProcessGroup | None = None) -> list[list[float]]:
+    """Return the numbers of all ranks, from those of this rank. All ranks of the group give equally many."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return [list(values)]
+    mine = torch.tensor(list(values), dtype=torch.float64, device=_device(group))
+    found = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(found, mine, group=group)
+    return [one.tolist() for one in found]
+
+
 def rates_of_hosts(rates: Sequence[float], group: dist.ProcessGroup | None = None) -> Mapping[str, list[float]]:
     """Return the rates of all hosts, from those of this rank. All ranks of the group call it together.
 
     The rates of a host's ranks are added up: they share what serves it.
     """
-    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(group) == "nccl" else None
     padded = [*rates, *[0.0] * (NUM_WINDOWS - len(rates))]
-    told = torch.tensor([float(len(rates)), *padded], dtype=torch.float64, device=device)
-    name = torch.tensor(list(_host_name()), dtype=torch.uint8, device=device)
-    all_rates = [torch.empty_like(told) for _ in range(dist.get_world_size(group))]
-    names = [torch.empty_like(name) for _ in all_rates]
-    dist.all_gather(all_rates, told, group=group)
-    dist.all_gather(names, name, group=group)
+    all_rates = of_all_ranks([float(len(rates)), *padded], group)
+    names = of_all_ranks(list(map(float, _host_name())), group)
     found: dict[str, list[float]] = {}
     for rank, (one, its_name) in enumerate(zip(all_rates, names, strict=True)):
-        count, *values = one.tolist()
-        host = bytes(its_name.tolist()).rstrip(b"\0").decode(errors="replace")
+        count, *values = one
+        host = bytes(map(int, its_name)).rstrip(b"\0").decode(errors="replace")
         if count < MIN_MEASUREMENTS:
             raise OperationError(
                 f"rank {rank} on {host} has read in {int(count)} steps through autosync: {MIN_MEASUREMENTS} or more "
@@ -58,6 +63,11 @@ def rates_of_hosts(rates: Sequence[float], group: dist.ProcessGroup | None = Non
         before = found.get(host)
         found[host] = mine if before is None else [a + b for a, b in zip(before, mine, strict=False)]
     return found
+
+
+def _device(group: dist.ProcessGroup | None) -> torch.device | None:
+    """Return where NCCL wants its numbers."""
+    return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(group) == "nccl" else None
 
 
 def _host_name() -> bytes:

@@ -8,6 +8,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,11 +18,14 @@ from autosync import jsonio
 from autosync.errors import InputError, OperationError, Problem
 from autosync.inputs.epoch_order import EpochOrder, Shuffle
 from autosync.inputs.fairness import UnfairHost, served_worse
-from autosync.inputs.host_rates import rates_of_hosts, window_rates
+from autosync.inputs.host_rates import of_all_ranks, rates_of_hosts, window_rates
 from autosync.inputs.measured_batches import MeasuredCollate, MeasuredDataset
 from autosync.inputs.observation import InputReport, InputWatch
+from autosync.inputs.process_input import note_batch
+from autosync.inputs.served_rates import RankPace, ServedRates, shares_at
 from autosync.inputs.settings import GivenSettings, RankInput, input_of
 from autosync.strategy.input_settings import InputSettings
+from autosync.strategy.shares import are_even
 
 _STATE_SCHEMA = "autosync.input_state/1"
 _WORKER_FAILED = re.compile(r"DataLoader worker \(pid|DataLoader timed out")
@@ -153,6 +157,7 @@ class InputLoader(DataLoader[Any]):
         self.order = order
         self._batches = _EpochBatches(order)
         self._num_seen = 0
+        self._has_shares = bool(order.shares)
         self._watch = InputWatch()
         self._start = _WorkerStart(settings, worker_init_fn)
         has_workers = settings.num_workers > 0
@@ -190,6 +195,8 @@ class InputLoader(DataLoader[Any]):
             "epoch": self._batches.epoch,
             "num_seen": self._num_seen,
             "order": _identity(self.order),
+            # Shares that were given are given again.
+            **({"shares": list(self.order.shares)} if self.order.shares and not self._has_shares else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -209,6 +216,11 @@ class InputLoader(DataLoader[Any]):
             )
         self._batches.epoch = epoch
         self._batches.num_seen = self._num_seen = num_seen
+        shares = tuple(state.get("shares", ()))
+        if not self._has_shares:
+            # Shares are of so many ranks and of this batch; others begin with equal ones.
+            suits = len(shares) == self.order.world_size and sum(shares) == self.order.step_size
+            self._deal(shares if suits else ())
 
     def report(self) -> InputReport:
         """Return how long steps waited, what workers did, and what hosts delivered."""
@@ -221,6 +233,52 @@ class InputLoader(DataLoader[Any]):
         """
         return served_worse(rates_of_hosts(window_rates(list(self._watch.reads))))
 
+    def served_rates(self) -> ServedRates:
+        """Return the bytes of an example and the rate at which storage serves each host, from what ranks have read.
+
+        All ranks call it together, after five steps or more. `autosync input deal` puts the rates into a bundle.
+        """
+        num_workers = max(self.settings.num_workers, 1)
+        fetches = [(size, seconds / num_workers) for size, seconds in self._watch.fetches]
+        hosts = rates_of_hosts(window_rates(fetches))
+        read = of_all_ranks([self._watch.num_read_bytes, self._watch.report().num_examples])
+        example_bytes = sum(num_bytes for num_bytes, _ in read) / sum(count for _, count in read)
+        return ServedRates(
+            example_bytes=example_bytes, hosts={host: sum(rates) / len(rates) for host, rates in hosts.items()}
+        )
+
+    def deal_by_rate(self) -> tuple[int, ...]:
+        """Deal fewer examples of each step to ranks on hosts that storage serves worse, from the next pass on.
+
+        All ranks call it together, after five steps or more, and get the shares of a step; none if all get the same
+        again. Their batches then differ in size: call `autosync.weigh(model, len(batch))` in each step. What was
+        observed is forgotten, so that the next call sees what this one has changed.
+        """
+        if self._has_shares:
+            raise OperationError(
+                "the shares of this loader were given, and gradients may be weighed by them (autosync input deal "
+                "puts measured rates into a bundle)"
+            )
+        unfair = self.unfair_hosts()
+        pace = [self._watch.examples_per_second(self.settings.num_workers), self._watch.usual_away_seconds]
+        sizes = self.order.shares or (self.order.batch_size,) * self.order.world_size
+        found = of_all_ranks(pace)
+        self.reset_report()
+        shares: tuple[int, ...] = ()
+        if unfair:
+            # Who has waited longest for input waits for no other rank, so its time is that of the compute.
+            compute = min(away / size for (_, away), size in zip(found, sizes, strict=True))
+            overlaps = self.settings.num_workers > 0
+            paces = [
+                RankPace(examples_per_second=rate, compute_seconds=compute, overlaps=overlaps) for rate, _ in found
+            ]
+            shares = shares_at(paces, self.order.step_size)
+        self._deal(() if are_even(shares) else shares)
+        return tuple(map(int, self.order.shares))
+
+    def _deal(self, shares: tuple[int, ...]) -> None:
+        self.order = self._batches.order = replace(self.order, shares=shares)
+
     def reset_report(self) -> None:
         """Forget what was observed so far."""
         self._watch = InputWatch()
@@ -229,7 +287,7 @@ class InputLoader(DataLoader[Any]):
         self._num_seen = self._batches.num_seen
         sizes = iter(self.order.step_sizes(self._num_seen))
         is_first = True
-        began = time.perf_counter()
+        began = arrived = time.perf_counter()
         try:
             batches = super().__iter__()
         finally:
@@ -247,7 +305,9 @@ class InputLoader(DataLoader[Any]):
                 raise explained from error
             if failure is not None:
                 raise _again(failure)
-            self._watch.add(time.perf_counter() - began, times, is_first=is_first)
+            away, arrived = began - arrived, time.perf_counter()
+            self._watch.add(arrived - began, times, is_first=is_first, away_seconds=away)
+            note_batch(times)
             is_first = False
             self._num_seen += next(sizes)
             yield batch

@@ -72,15 +72,21 @@ class InputWatch:
     workers: dict[int, WorkerWork] = field(default_factory=dict)
     hosts: dict[str, ReadTotals] = field(default_factory=dict)
     reads: deque[Read] = field(default_factory=lambda: deque(maxlen=_MAX_STEPS))
+    fetches: deque[Read] = field(default_factory=lambda: deque(maxlen=_MAX_STEPS))
+    """The bytes that a batch took, and the seconds in which its worker waited for them."""
+    num_read_bytes: int = 0
+    away_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_STEPS))
+    """The time between getting a batch and asking for the next one."""
 
-    def add(self, wait_seconds: float, times: BatchTimes, *, is_first: bool) -> None:
-        """Add a step that waited so long for a batch."""
+    def add(self, wait_seconds: float, times: BatchTimes, *, is_first: bool, away_seconds: float = 0.0) -> None:
+        """Add a step that waited so long for a batch, after the last batch was used for `away_seconds`."""
         self.num_steps += 1
         if is_first:
             self.first_wait_seconds += wait_seconds
         else:
             self.wait_seconds += wait_seconds
             self.waits.append(wait_seconds)
+            self.away_seconds.append(away_seconds)
         old = self.workers.get(times.worker, WorkerWork(worker=times.worker))
         self.workers[times.worker] = WorkerWork(
             worker=times.worker,
@@ -94,6 +100,19 @@ class InputWatch:
             self.hosts[host] = self.hosts.get(host, ReadTotals()) + totals
         together = sum(times.hosts.values(), ReadTotals())
         self.reads.append((together.num_bytes, together.request_seconds))
+        self.fetches.append((together.num_bytes, times.read_seconds))
+        self.num_read_bytes += together.num_bytes
+
+    def examples_per_second(self, num_workers: int) -> float:
+        """Return how many examples a second so many workers can give if steps never let them wait."""
+        seconds = sum(one.seconds for one in self.workers.values())
+        count = sum(one.num_examples for one in self.workers.values())
+        return count * max(num_workers, 1) / max(seconds, 1e-9)
+
+    @property
+    def usual_away_seconds(self) -> float:
+        """The median time between getting a batch and asking for the next one."""
+        return float(np.median(np.asarray(self.away_seconds))) if self.away_seconds else 0.0
 
     def report(self) -> InputReport:
         """Return what was gathered."""

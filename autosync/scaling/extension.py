@@ -157,6 +157,7 @@ def _typical(cluster: ClusterSpec) -> Node:
         bandwidth_in=median(node.bandwidth_in for node in workers),
         intra_bandwidth=_median([node.intra_bandwidth for node in workers]),
         intra_total=_median([node.intra_total for node in workers]),
+        storage=_median([node.storage for node in workers]),
         memory_bytes=min([node.memory_bytes for node in workers if node.memory_bytes is not None], default=None),
     )
 

@@ -6,8 +6,9 @@ that moment no gradient is on its way, so it is also where the strategy may chan
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 
@@ -17,12 +18,13 @@ class StepTime:
 
     `gap_seconds` is the part of `seconds` that follows the optimizer's step: the next batch is loaded in it, and at
     times an evaluation runs or a checkpoint is written. `is_disturbed`: the script ran a forward pass without gradients
-    or read a state_dict within the step.
+    or read a state_dict within the step. In `wait_seconds` it waited for batches of DataLoaders.
     """
 
     seconds: float
     gap_seconds: float
     is_disturbed: bool
+    wait_seconds: float = 0.0
 
 
 class StepMeter:
@@ -34,6 +36,7 @@ class StepMeter:
         self._began: float | None = None
         self._updated: float | None = None
         self._is_disturbed = False
+        self._wait_seconds = 0.0
 
     def ends_a_step(self) -> bool:
         """A forward pass that wants gradients begins: return whether it is the first of a step.
@@ -46,7 +49,12 @@ class StepMeter:
             return False
         now = self._clock()
         self.steps.append(
-            StepTime(seconds=now - self._began, gap_seconds=now - self._updated, is_disturbed=self._is_disturbed)
+            StepTime(
+                seconds=now - self._began,
+                gap_seconds=now - self._updated,
+                is_disturbed=self._is_disturbed,
+                wait_seconds=self._wait_seconds,
+            )
         )
         return True
 
@@ -54,11 +62,21 @@ class StepMeter:
         """The first forward pass of a step begins now; what came since the last step is part of neither."""
         self._updated = None
         self._is_disturbed = False
+        self._wait_seconds = 0.0
         self._began = self._clock()
 
     def update_ends(self) -> None:
         """An optimizer of the model has made its step."""
         self._updated = self._clock()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """The script waits for a batch meanwhile."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._wait_seconds += self._clock() - began
 
     def disturb(self) -> None:
         """The script does something within the step that is not training."""

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel, distributed
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from autosync.errors import OperationError
 from autosync.runtime.parallelize import bare_of
@@ -86,6 +87,7 @@ class SwitchingDoor(Door):
             (torch.nn.utils, "clip_grad_norm_", self._clipping(clip)),
             (torch.nn.utils.clip_grad, "clip_grad_norm_", self._clipping(clip)),
             (torch.optim.Optimizer, "__init__", self._noting(vars(torch.optim.Optimizer)["__init__"])),
+            (_BaseDataLoaderIter, "__next__", self._waiting(vars(_BaseDataLoaderIter)["__next__"])),
         ]
 
     # What the listener asks for.
@@ -202,6 +204,13 @@ class SwitchingDoor(Door):
             return stock(tensors, *rest, **more)
 
         return backward
+
+    def _waiting(self, stock: Method) -> Method:
+        def next_batch(batches: Any) -> Any:
+            with self.meter.waiting():
+                return stock(batches)
+
+        return next_batch
 
     def _clipping(self, stock: Method) -> Method:
         def clip_grad_norm_(parameters: Any, max_norm: float, norm_type: float = 2.0, *rest: Any, **more: Any) -> Any:

@@ -17,6 +17,7 @@ import torch
 
 from autosync import documents
 from autosync.errors import AutosyncError, OperationError
+from autosync.inputs.process_input import take_sums
 from autosync.script.program import MainProgram
 from autosync.script.switching_door import SwitchingDoor
 from autosync.specs.cluster import ClusterSpec
@@ -214,6 +215,8 @@ class ScriptRank:
             "step_seconds": [one.seconds for one in steps],
             "gap_seconds": [one.gap_seconds for one in steps],
             "are_disturbed": [one.is_disturbed for one in steps],
+            "wait_seconds": [one.wait_seconds for one in steps],
+            "input": take_sums(wait_seconds=0.0, copy_seconds=0.0),
             "cpu_share": meters.cpu_share(run.meters, after),
             "bytes_sent": _difference(run.meters.sent_bytes, after.sent_bytes),
             "bytes_received": _difference(run.meters.received_bytes, after.received_bytes),

@@ -11,12 +11,14 @@ from typing import Any, TypeVar
 
 from autosync.errors import OperationError
 from autosync.script_tuning.counting import StepFilter
+from autosync.script_tuning.input_waits import InputWaits
 from autosync.script_tuning.launch import ScriptRanks
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.files import dump_strategy
 from autosync.trials.contestant import Contestant
+from autosync.trials.measured_inputs import joined_sums
 from autosync.trials.ranks import Answer
 from autosync.trials.service import StepSamples
 
@@ -65,6 +67,8 @@ class ScriptTrials:
         self._fields: dict[str, Mapping[str, Any]] = {}
         self._present: str | None = None
         self._num_watched = _LEAST_WATCHED
+        self._step_seconds: list[float] = []
+        self._wait_seconds: list[float] = []
         self.num_steps = len(observed[0]["step_seconds"])
         """The steps that the script has made, observed ones included."""
 
@@ -99,7 +103,14 @@ class ScriptTrials:
             counted.add(answers, counts)
             missing = num_steps - counted.num_steps
             missing += missing > 0
+        self._step_seconds += counted.slowest("step_seconds")
+        self._wait_seconds += counted.slowest("wait_seconds")
         return counted.samples(num_steps)
+
+    @property
+    def input_waits(self) -> InputWaits | None:
+        """How long the steps that counted have waited for their batches; None if there are none."""
+        return InputWaits.of(self._step_seconds, self._wait_seconds)
 
     def train_while(self, work: Callable[[], T], bundle: Bundle | None) -> T:
         """Return what some work of this process gives. Meanwhile the script goes on training by a bundle.
@@ -161,18 +172,23 @@ class _Counted:
     """The steps that count, of several runs."""
 
     def __init__(self) -> None:
-        self._seconds: list[list[float]] = []
+        self._kept: dict[str, list[list[float]]] = {}
         self._answers: list[Sequence[Answer]] = []
 
     @property
     def num_steps(self) -> int:
-        return len(self._seconds[0]) if self._seconds else 0
+        return len(self._kept["step_seconds"][0]) if self._kept else 0
+
+    def slowest(self, key: str) -> list[float]:
+        """Return the longest time of each step, over its ranks."""
+        return list(map(max, zip(*self._kept[key], strict=True)))
 
     def add(self, answers: Sequence[Answer], counts: Sequence[bool]) -> None:
-        if not self._seconds:
-            self._seconds = [[] for _ in answers]
-        for kept, answer in zip(self._seconds, answers, strict=True):
-            kept += [seconds for seconds, is_counted in zip(answer["step_seconds"], counts, strict=True) if is_counted]
+        if not self._kept:
+            self._kept = {key: [[] for _ in answers] for key in ("step_seconds", "wait_seconds")}
+        for key, of_ranks in self._kept.items():
+            for kept, answer in zip(of_ranks, answers, strict=True):
+                kept += [seconds for seconds, is_counted in zip(answer[key], counts, strict=True) if is_counted]
         self._answers.append(answers)
 
     def samples(self, num_steps: int) -> StepSamples:
@@ -180,11 +196,15 @@ class _Counted:
         share = num_steps / num_made
         peaks = [[answer["peak_memory_bytes"] for answer in answers] for answers in self._answers]
         return StepSamples(
-            step_seconds=tuple(tuple(kept[:num_steps]) for kept in self._seconds),
+            step_seconds=tuple(tuple(kept[:num_steps]) for kept in self._kept["step_seconds"]),
             cpu_share=max(answer["cpu_share"] for answers in self._answers for answer in answers),
             bytes_sent=self._bytes("bytes_sent", share),
             bytes_received=self._bytes("bytes_received", share),
             peak_memory_bytes=tuple(map(max, zip(*peaks, strict=True))),
+            inputs=[
+                joined_sums([answers[rank]["input"] for answers in self._answers], share) | {"wait_seconds": sum(waits)}
+                for rank, waits in enumerate([kept[:num_steps] for kept in self._kept["wait_seconds"]])
+            ],
         )
 
     def _bytes(self, key: str, share: float) -> tuple[int, ...] | None:

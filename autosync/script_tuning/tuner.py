@@ -13,6 +13,7 @@ from autosync import jsonio
 from autosync.script.script_facts import ScriptFacts
 from autosync.script_tuning.changed_links import with_measured_links
 from autosync.script_tuning.cost import TuningCost
+from autosync.script_tuning.input_waits import InputWaits
 from autosync.script_tuning.kept_training import Chosen
 from autosync.script_tuning.plan import ScriptPlan
 from autosync.script_tuning.service import ScriptTrials
@@ -38,10 +39,11 @@ NUM_AGAIN = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptTuning:
-    """The result of tuning a script: that of other studies, and the cost."""
+    """The result of tuning a script: that of other studies, the cost, and how steps waited for input."""
 
     tuned: Tuned
     cost: TuningCost
+    waits: InputWaits | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,9 @@ class ScriptTuner:
             num_steps=self.trials.num_steps - first_step,
             wall_seconds=time.monotonic() - began,
         )
-        return ScriptTuning(tuned=_with_cost(tuned, cost, folder, self.command, self.output), cost=cost)
+        waits = self.trials.input_waits
+        tuned = _with_cost(tuned, cost, waits, folder, self.command, self.output)
+        return ScriptTuning(tuned=tuned, cost=cost, waits=waits)
 
     def with_measured_links(self) -> ScriptTuner:
         """Measure the links while the script waits; return the tuner for the cluster as it is now."""
@@ -149,10 +153,15 @@ def _opened(plan: ScriptPlan) -> tuple[Ground, Proposer]:
     return ground, open_proposer(plan.settings.proposer, ground)
 
 
-def _with_cost(
-    tuned: Tuned, cost: TuningCost, folder: StudyFolder, command: Sequence[str], output: Path | None
+def _with_cost(  # noqa: PLR0917 - what a summary of a script has beside that of other studies
+    tuned: Tuned,
+    cost: TuningCost,
+    waits: InputWaits | None,
+    folder: StudyFolder,
+    command: Sequence[str],
+    output: Path | None,
 ) -> Tuned:
-    """Add the cost to the summary, and the way to train the script by the bundle."""
+    """Add the cost and the waits for input to the summary, and the way to train the script by the bundle."""
     winner: Any = tuned.summary["winner"]
     if tuned.verdict.beats_default:
         bundle, words = output or folder.best, shlex.join(command)
@@ -162,5 +171,7 @@ def _with_cost(
         ]
         winner = {**winner, "use": use}
     summary = {**tuned.summary, "winner": winner, "cost": cost.fields()}
+    if waits is not None:
+        summary["input"] = waits.fields()
     jsonio.write_json(folder.summary, summary)
     return replace(tuned, summary=summary)

@@ -37,7 +37,8 @@ class Node:
     `intra_bandwidth` is the rate between two ranks of the node, or None if it is unknown. `intra_total` is the rate of
     what they all share inside the node, such as a PCIe switch, also on the way to the network; None if they share
     nothing. `nics` is the number of network interfaces. `compute` is the speed of its
-    devices, compared with the device on which models are profiled: at 0.5, compute takes twice as long.
+    devices, compared with the device on which models are profiled: at 0.5, compute takes twice as long. `storage` is
+    the rate at which storage serves all ranks of the node together, or None if only its interface limits it.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Node:
     compute: float = 1.0
     intra_total: float | None = None
     nics: int = 1
+    storage: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +234,22 @@ def describe(cluster: ClusterSpec) -> str:
     classes = [positions for positions in symmetry_classes(cluster) if len(positions) > 1]
     class_of = {position: str(index) for index, positions in enumerate(classes, 1) for position in positions}
     rows = [
-        ("node", "host", "role", "ranks", "out", "in", "within", "in all", "nics", "memory", "compute", "rack", "alike")
+        (
+            "node",
+            "host",
+            "role",
+            "ranks",
+            "out",
+            "in",
+            "within",
+            "in all",
+            "nics",
+            "memory",
+            "compute",
+            "storage",
+            "rack",
+            "alike",
+        )
     ]
     for position, node in enumerate(cluster.nodes):
         rows.append(
@@ -248,6 +265,7 @@ def describe(cluster: ClusterSpec) -> str:
                 "" if node.nics == 1 else str(node.nics),
                 "" if node.memory_bytes is None else format_size(node.memory_bytes),
                 "" if node.compute == 1 else f"{node.compute:g}",
+                "" if node.storage is None else format_rate(node.storage),
                 node.rack or "",
                 class_of.get(position, ""),
             )

@@ -54,6 +54,7 @@ class _NodeEntry:
     compute: float = 1.0
     intra_total: object = None
     nics: int = 1
+    storage: object = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +201,8 @@ def _dump_node(node: Node) -> dict[str, Any]:
         fields["memory"] = units.exact_size(node.memory_bytes)
     if node.compute != 1:
         fields["compute"] = node.compute
+    if node.storage is not None:
+        fields["storage"] = units.exact_rate(node.storage)
     return fields
 
 
@@ -294,6 +297,7 @@ class _Builder:
             compute=entry.compute,
             intra_total=self._value(entry.intra_total, units.parse_rate, (*path, "intra_total")),
             nics=entry.nics,
+            storage=self._value(entry.storage, units.parse_rate, (*path, "storage")),
         )
         hosts = self._hosts(entry, path)
         if entry.count is None:

@@ -61,6 +61,8 @@ class NodeFields(Protocol):
     def intra_total(self) -> float | None: ...
     @property
     def nics(self) -> int: ...
+    @property
+    def storage(self) -> float | None: ...
 
 
 class RackFields(Protocol):
@@ -186,7 +188,7 @@ def _in_node(node: NodeFields, place: Path) -> Iterator[Problem]:
     elif node.role == "worker" and not 1 <= node.devices <= MAX_DEVICES:
         rule = f"a worker has 1 to {MAX_DEVICES} devices, one rank each"
         yield Problem(what=f"{node.devices} devices", rule=rule, path=(*place, "devices"))
-    for field in ("bandwidth_out", "bandwidth_in", "intra_bandwidth", "intra_total"):
+    for field in ("bandwidth_out", "bandwidth_in", "intra_bandwidth", "intra_total", "storage"):
         yield from _in_rate(getattr(node, field), (*place, field))
     if node.intra_total is not None and node.intra_bandwidth is not None and node.intra_total < node.intra_bandwidth:
         rule = "all ranks of a node together have at least the rate between two of them (intra_bandwidth)"

@@ -20,6 +20,7 @@ from autosync.frames import sentence_and_table
 from autosync.specs.batch_times import BatchTime, check_batch_times
 from autosync.specs.cuts import StageCut, check_cuts
 from autosync.specs.graph_batching import GraphProfile
+from autosync.specs.input_cost import InputCost
 from autosync.specs.profiled import Profiled
 from autosync.specs.split_layers import SplitLayers, check_splits
 from autosync.specs.timeline_order import check_order
@@ -227,6 +228,7 @@ class ModelSpec:
 
     `graphs` is None unless the model's graph changes from example to example.
     `use_sample` says how often ranks use each variable (None: always, for all one knows). Plans do not depend on it.
+    `input` is what examples cost, if that was measured.
     """
 
     __pydantic_config__ = STRICT
@@ -244,6 +246,7 @@ class ModelSpec:
     graphs: GraphProfile | None = None
     use_sample: UseSample | None = None
     timeline: Timeline
+    input: InputCost | None = None
 
     def __post_init__(self) -> None:
         if not self.name.isprintable():
@@ -311,7 +314,8 @@ class ModelSpec:
 
     def dilated(self, factor: float) -> ModelSpec:
         """Return the model with compute times that are `factor` times as long and the same bytes."""
-        return replace(self, name=f"{self.name}@x{factor:g}", timeline=self.timeline.dilated(factor))
+        timeline, examples = self.timeline.dilated(factor), self.input and self.input.dilated(factor)
+        return replace(self, name=f"{self.name}@x{factor:g}", timeline=timeline, input=examples)
 
     def fingerprint(self) -> str:
         """Return a hash of everything that plans depend on, without times and notes."""

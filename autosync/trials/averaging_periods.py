@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from autosync.strategy.bundle import Bundle, load_bundle
 from autosync.trials.contestant import Contestant
 from autosync.trials.failures import TrialFailed
+from autosync.trials.measured_inputs import Answers
 from autosync.trials.samples import Samples, Service, cpu_share, mean_bytes, peak_memory_bytes
 
 MOST_STEPS = 64
@@ -24,7 +25,8 @@ MOST_STEPS = 64
 class PeriodSamples:
     """`Samples` of one contestant in which each period counts as one step.
 
-    The seconds of a period are the mean of its steps. Bytes are the mean of a step times the number of periods.
+    The seconds of a period are the mean of its steps. Bytes are the mean of a step times the number of periods. Nothing
+    is said of the input.
     """
 
     step_seconds: tuple[tuple[float, ...], ...]
@@ -32,6 +34,7 @@ class PeriodSamples:
     bytes_sent: tuple[int, ...] | None
     bytes_received: tuple[int, ...] | None
     peak_memory_bytes: tuple[int, ...]
+    inputs: Answers | None = None
 
 
 class PeriodService:

@@ -14,6 +14,7 @@ import numpy as np
 from autosync.datasets.schema import Flag, Measurement, seconds_of_steps
 from autosync.trials.averaging_periods import PeriodService
 from autosync.trials.contestant import Contestant
+from autosync.trials.measured_inputs import mean_input
 from autosync.trials.samples import Samples, Service, cpu_share, mean_bytes, peak_memory_bytes, run_seconds
 from autosync.trials.statistics import Interval, correlated_median_interval
 
@@ -220,6 +221,7 @@ class Tally:
             bytes_sent=mean_bytes([run.bytes_sent for run in runs], num_steps),
             bytes_received=mean_bytes([run.bytes_received for run in runs], num_steps),
             exposed_seconds=None if compute_seconds is None else exposed_seconds(interval.value, compute_seconds),
+            input=mean_input([run.inputs for run in runs], num_steps),
             flags=(*busy, *flags),
         )
 

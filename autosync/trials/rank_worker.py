@@ -234,6 +234,7 @@ class RankWorker:
             "losses": [loss if math.isfinite(loss) else None for loss in training.take_losses()],
             **_read_since(before, self._interface),
             "peak_memory_bytes": self._peak_memory_bytes(),
+            "input": None if self._is_replayed else training.take_input(),
         }
 
     def _peak_memory_bytes(self) -> int:

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from autosync.trials.contestant import Contestant
+from autosync.trials.measured_inputs import Answers
 
 
 class Samples(Protocol):
     """Some consecutive steps of one contestant: seconds by rank and step, and bytes and peak memory by rank.
 
     `cpu_share` is the used share of the machine's processor time during the steps, 0 to 1. Bytes are sums over the
-    steps; None if they cannot be measured.
+    steps; None if they cannot be measured. `inputs` are sums about the input, by rank; None if nothing is known.
     """
 
     @property
@@ -28,6 +29,8 @@ class Samples(Protocol):
     def bytes_received(self) -> Sequence[int] | None: ...
     @property
     def peak_memory_bytes(self) -> Sequence[int]: ...
+    @property
+    def inputs(self) -> Answers | None: ...
 
 
 class Service(Protocol):

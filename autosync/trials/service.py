@@ -35,6 +35,7 @@ from autosync.strategy.bundle import Bundle, load_bundle
 from autosync.strategy.files import dump_strategy
 from autosync.trials.contestant import Contestant
 from autosync.trials.failures import TrialFailed
+from autosync.trials.measured_inputs import Answers, inputs_of
 from autosync.trials.ranks import START_SECONDS, Answer, Ranks, plan_launch
 
 __all__ = ["Contestant", "StepSamples", "TrialFailed", "TrialService"]
@@ -54,7 +55,7 @@ class StepSamples:
     `bytes_received` are the bytes of all the steps over the link of each rank's node, which the ranks of a node share;
     None if they cannot be told from other bytes. `server_bytes_sent` and `server_bytes_received` are the bytes over the
     links of server-only nodes, by rank. `peak_memory_bytes` is each rank's peak since the last `prepare` (since its
-    start if the system cannot reset it). `losses` are the losses of the steps.
+    start if the system cannot reset it). `losses` are the losses of the steps, `inputs` sums about the ranks' input.
     """
 
     step_seconds: tuple[tuple[float, ...], ...]
@@ -65,6 +66,7 @@ class StepSamples:
     server_bytes_sent: tuple[int, ...] | None = ()
     server_bytes_received: tuple[int, ...] | None = ()
     losses: tuple[tuple[float, ...], ...] = ()
+    inputs: Answers | None = None
 
 
 class TrialService:
@@ -144,6 +146,7 @@ class TrialService:
             peak_memory_bytes=tuple(answer["peak_memory_bytes"] for answer in answers),
             server_bytes_sent=_counts(servers, "bytes_sent"),
             server_bytes_received=_counts(servers, "bytes_received"),
+            inputs=inputs_of(answers),
         )
 
     def difference(self, first: str, second: str) -> float:

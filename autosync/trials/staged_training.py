@@ -69,6 +69,9 @@ class StagedTraining:
         """Return what is being done, in words; None between steps. Another thread may call this."""
         return self._doing
 
+    def take_input(self) -> None:
+        """Say nothing of the input: a rank's stage has no batch of its own."""
+
     def take_seconds(self) -> list[float]:
         """Return the seconds of each step since the last call."""
         marks, self._marks = self._marks, []

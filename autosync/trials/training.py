@@ -6,7 +6,8 @@ import contextlib
 import functools
 import gc
 import random
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from autosync.errors import AutosyncError
+from autosync.inputs.process_input import take_sums
 from autosync.runtime.batching import dealing_profile
 from autosync.runtime.engine.trace import trace_path
 from autosync.runtime.parallelize import drain, no_sync, parallelize, release, weigh, where
@@ -109,6 +111,7 @@ class ContestantTraining:
         if shares and deals_shares:
             self._draw = ShareOfBatches(task, shares, rank, functools.partial(batch_generator, seed)).draw
         self._losses: list[torch.Tensor] = []
+        self._wait_seconds = self._copy_seconds = 0.0
         self._doing: str | None = None
 
     @property
@@ -122,6 +125,12 @@ class ContestantTraining:
         count = self._task.accumulation_steps
         values = [float(loss) for loss in losses]
         return [sum(values[first : first + count]) / count for first in range(0, len(values), count)]
+
+    def take_input(self) -> Mapping[str, Any] | None:
+        """Return the sums about the input of the steps since the last call."""
+        sums = take_sums(wait_seconds=self._wait_seconds, copy_seconds=self._copy_seconds)
+        self._wait_seconds = self._copy_seconds = 0.0
+        return sums
 
     def where(self) -> str | None:
         """Return the part of a step that is being done, in words; None between steps. Another thread may call this."""
@@ -138,8 +147,12 @@ class ContestantTraining:
         """Take one optimizer step."""
         task = self._task
         self._doing = "drawing its batches"
+        began = time.perf_counter()
         drawn = [self._draw() for _ in range(task.accumulation_steps)]
+        copied_from = time.perf_counter()
         batches = [move(batch, self._device) for batch in drawn]
+        self._wait_seconds += copied_from - began
+        self._copy_seconds += time.perf_counter() - copied_from
         start = self._clock.mark()
         if needs_closure(self._optimizer):
             step_optimizer(task, self._optimizer, lambda: self._passes(batches))

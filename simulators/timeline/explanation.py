@@ -20,11 +20,11 @@ _ROUNDING_SECONDS = 1e-9
 class Critical:
     """One stretch of a step's critical path, on one rank.
 
-    `operation` is a position in the plan, or None for compute. The stretch before it delayed its start. The reason may
-    be a gradient, another operation that it needs, its lane, or another member that came later.
+    `operation` is a position in the plan, or None for compute and for waits for input. The stretch before it delayed
+    its start. The reason may be a gradient, another operation that it needs, its lane, or a member that came later.
     """
 
-    kind: Literal["compute", "transfer", "local"]
+    kind: Literal["compute", "transfer", "local", "input"]
     name: str
     rank: int
     operation: int | None
@@ -101,14 +101,17 @@ class _Path:
         found: list[Critical] = []
         now, place = float(ends[rank]), len(self._scene.program) - 1
         while now > self._begin + _ROUNDING_SECONDS:
+            if self._waited_for_input(rank, place):
+                found.append(self._training("input", rank, self._begin, now))
+                break
             waited = self._waited(rank, place)
             if waited is None:
                 start = max(self._begin, self._compute_from(rank, place, now))
-                found.append(self._compute(rank, start, now))
+                found.append(self._training("compute", rank, start, now))
                 if start <= self._begin + _ROUNDING_SECONDS:
                     break
                 place, now = self._place_at(rank, start), start
-                if self._waited(rank, place) is None:
+                if self._waited(rank, place) is None and not self._waited_for_input(rank, place):
                     break
                 continue
             now, rank, place = self._through(waited, rank, found)
@@ -205,18 +208,28 @@ class _Path:
 
         None if the last program step that took time was compute.
         """
-        scene = self._scene
-        while place >= 0 and not self._took_time(rank, place):
-            place -= 1
-        if place < 0 or scene.program[place] != WAIT:
+        scene, gate = self._scene, self._last_gate(rank, place)
+        if gate is None or gate == len(self._plan.gates):
             return None
         ends = {}
-        for edge in self._plan.gates[int(scene.program_argument[place])].after:
+        for edge in self._plan.gates[gate].after:
             part = int(scene.part_of[edge.target, rank]) if edge.event == "operation" else -1
             iteration = self._iteration - edge.lag
             if part >= 0 and iteration >= 0 and np.isfinite(self._played.ended[iteration, part]):
                 ends[edge.target, iteration] = float(self._played.ended[iteration, part])
         return max(ends, key=lambda which: ends[which]) if ends else None
+
+    def _waited_for_input(self, rank: int, place: int) -> bool:
+        """Return whether training last waited for its batch, at the gate behind those of the plan."""
+        return self._last_gate(rank, place) == len(self._plan.gates)
+
+    def _last_gate(self, rank: int, place: int) -> int | None:
+        """Return the gate at which training last waited up to a program position; None if it computed since."""
+        while place >= 0 and not self._took_time(rank, place):
+            place -= 1
+        if place < 0 or self._scene.program[place] != WAIT:
+            return None
+        return int(self._scene.program_argument[place])
 
     def _took_time(self, rank: int, place: int) -> bool:
         passed = self._played.passed[self._iteration, rank]
@@ -239,10 +252,9 @@ class _Path:
         passed = self._played.passed[self._iteration, rank]
         return max(0, int(np.searchsorted(passed, now + _ROUNDING_SECONDS, side="right")) - 1)
 
-    def _compute(self, rank: int, start: float, end: float) -> Critical:
-        return Critical(
-            kind="compute", name="training", rank=rank, operation=None, start_seconds=start, end_seconds=end
-        )
+    def _training(self, kind: Literal["compute", "input"], rank: int, start: float, end: float) -> Critical:
+        name = "training" if kind == "compute" else "waiting for input"
+        return Critical(kind=kind, name=name, rank=rank, operation=None, start_seconds=start, end_seconds=end)
 
 
 def _busy_links(cluster: ClusterSpec, scene: Scene, seconds: float) -> tuple[BusyLink, ...]:
@@ -259,13 +271,17 @@ def _busy_links(cluster: ClusterSpec, scene: Scene, seconds: float) -> tuple[Bus
     for field in ("queue", "rack_out", "rack_in", "inner_out", "inner_in"):
         on = lines[field] >= 0
         np.add.at(into, lines[field][on], totals[on])
+    # With reads, each node has a storage behind all nodes.
+    num_storages = len(network.rack) - num_nodes
     leave = [(number, interface_name(node.name, "out")) for number, node in enumerate(cluster.nodes)]
+    leave += [(num_nodes + number, f"storage of {cluster.nodes[number].name}") for number in range(num_storages)]
     leave += [
-        (num_nodes + rank.index, inside_name(cluster.nodes[rank.node].name, rank.index))
+        (num_nodes + num_storages + rank.index, inside_name(cluster.nodes[rank.node].name, rank.index))
         for rank in cluster.ranks
         if cluster.nodes[rank.node].devices > 1 and _knows_inside(cluster, rank.node)
     ]
     enter = [interface_name(node.name, "in") for node in cluster.nodes]
+    enter += [""] * num_storages
     enter += [uplink_name(rack.name, "out") for rack in cluster.racks]
     enter += [uplink_name(rack.name, "in") for rack in cluster.racks]
     enter += [inside_name(node.name) for node in cluster.nodes if node.intra_total is not None]
@@ -277,6 +293,7 @@ def _busy_links(cluster: ClusterSpec, scene: Scene, seconds: float) -> tuple[Bus
     found += [
         BusyLink(link=name, busy_share=float(into[number] / network.queue_rate[number] / seconds))
         for number, name in enumerate(enter)
+        if name
     ]
     return tuple(sorted(found, key=lambda link: -link.busy_share))
 

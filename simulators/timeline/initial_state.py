@@ -131,4 +131,4 @@ def item_of(scene: Scene, what: int, rank: int, num_ranks: int) -> int:
 
 @borrows_inner
 def is_due(scene: Scene, iteration: int, operation: int) -> bool:
-    return bool((iteration + 1) % scene.every[operation] == 0)
+    return bool((iteration + 1 + scene.phase[operation]) % scene.every[operation] == 0)

@@ -9,7 +9,7 @@ from autosync.simulators.jit import borrows_inner, inlined
 from autosync.simulators.timeline.event_queue import BEGUN, ENDS, GOES_ON, LEAVES, LOOKS, NUM_KINDS, SENDS, TAKEN, push
 from autosync.simulators.timeline.initial_state import is_due
 from autosync.simulators.timeline.processors import work
-from autosync.simulators.timeline.scene import PlayState, Scene
+from autosync.simulators.timeline.scene import UNRULED, PlayState, Scene
 from autosync.simulators.timeline.transfer_sizes import NUM_FAVOURED
 from autosync.simulators.timeline.wire import burn, join, passes, stand
 
@@ -39,7 +39,9 @@ def advance(scene: Scene, state: PlayState, queue: int) -> None:
         state.begun[iteration, part] = state.heap.now[0]
         state.parts[part].iteration = iteration
         facts = scene.parts[part]
-        until = work(state.heap, state.ranks, state.processor_free, facts.rank, facts.work, facts.work)
+        # Workers of input pipelines are other processes: they do not wait for the rank's Python.
+        rank = -1 if scene.priority[operation] == UNRULED else facts.rank
+        until = work(state.heap, state.ranks, state.processor_free, rank, facts.work, facts.work)
         push(state.heap, until, part * NUM_KINDS + BEGUN)
 
 
@@ -124,6 +126,8 @@ def _width(scene: Scene, state: PlayState, part: int) -> int:
     """Return how many messages a part may have requested at a time."""
     facts = scene.parts[part]
     priority = scene.priority[facts.operation]
+    if priority == UNRULED:
+        return int(facts.breadth + facts.ahead)
     lowest, highest = priority, priority
     for lane in range(scene.num_lanes):
         other = state.lanes[facts.rank * scene.num_lanes + lane].priority

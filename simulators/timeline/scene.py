@@ -50,6 +50,10 @@ DUE = _record("what", "time")
 ENTRY = _record("channel next", "num_bytes", "is_counted")
 
 
+UNRULED = -1
+"""The priority of transfers to which the engine's rules do not apply: reads of input pipelines."""
+
+
 class Times(NamedTuple):
     """Times in seconds, and some limits in bytes, that do not depend on links; see `costs`.
 
@@ -106,7 +110,8 @@ class Scene(NamedTuple):
     """A plan to simulate.
 
     `program` has the kinds of its steps, and `program_seconds` their times on each rank, because ranks may have
-    different paces. `part_of` is by operation and rank (-1: no part).
+    different paces. `part_of` is by operation and rank (-1: no part). An operation is done in every
+    `every`-th iteration, for the first time in iteration `every - 1 - phase`.
     """
 
     network: NetworkLinks
@@ -121,6 +126,7 @@ class Scene(NamedTuple):
     priority: Integers
     urgency: Integers
     every: Integers
+    phase: Integers
     parts: Records
     takes: Records
     channels: Records

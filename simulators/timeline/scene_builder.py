@@ -15,6 +15,7 @@ from autosync.simulators.timeline.links import network_of
 from autosync.simulators.timeline.message_counts import num_messages
 from autosync.simulators.timeline.move_tables import MoveTables, move_tables_of
 from autosync.simulators.timeline.one_node import EqualNodes, goes_round, is_same_on_nodes
+from autosync.simulators.timeline.reads import Reads, tables_of_reads, timed, with_reads
 from autosync.simulators.timeline.scene import NetworkLinks, Scene, Times
 from autosync.simulators.timeline.scene_inputs import SceneInputs
 from autosync.simulators.timeline.scene_tables import scene_of
@@ -99,11 +100,12 @@ class SceneBuilder:
         by_users: Flags,
         users_elements: int,
         division: BatchDivision = EVEN,
+        reads: Reads | None = None,
         every_rank: bool = False,
     ) -> Scene:
         """Return the scene of a plan whose ranks divide the batch so.
 
-        If all nodes do the same it has the ranks of only one of them, except with `every_rank`.
+        If all nodes do the same it has the ranks of only one of them, except with `every_rank` or `reads`.
         """
         operations, costs = tables.operations, self._costs
         stock = self._is_stock(tables, overlap, division)
@@ -111,35 +113,48 @@ class SceneBuilder:
         is_update = operations.kind == _UPDATE
         elements = operations.num_elements.astype(np.float64)
         is_native, paces = self._are_native(operations), self._paces(division)
-        alike = not every_rank and self._are_alike(tables, overlap, division)
+        alike = not every_rank and reads is None and self._are_alike(tables, overlap, division)
         place = self._alike if alike and self._alike is not None else self._apart
         program = with_update(self._program(tables, overlap, stock=stock), users_elements * self._update_seconds)
         numbers = self._numbers_of(tables.shapes)
-        scene = scene_of(
-            SceneInputs(
-                operations=operations._replace(shape=numbers[operations.shape]),
-                gates=tables.gates,
-                num_lanes=max(1, tables.num_queues),
-                lane_width=costs.stock_threads if stock else 1,
-                move_tables=self._tables_of_moves(alike=alike),
-                network=place.network,
-                times=self._times(stock=stock),
-                trains=place.trains,
-                program=program,
-                # The reducer averages while it communicates.
-                local_work=np.where(is_update | stock, 0.0, elements / rates[operations.cost]),
-                local_seconds=np.where(is_update, elements * self._update_of(operations, tables.shapes), 0.0),
-                added_share=np.where(operations.algorithm == _STAR, 1.0 / costs.servers.num_cores, 1.0),
-                by_users=by_users,
-                is_native=is_native,
-                is_one_node=alike,
-            )
+        inputs = SceneInputs(
+            operations=operations._replace(shape=numbers[operations.shape]),
+            gates=tables.gates,
+            num_lanes=max(1, tables.num_queues),
+            lane_width=costs.stock_threads if stock else 1,
+            move_tables=self._tables_of_moves(alike=alike),
+            network=place.network,
+            times=self._times(stock=stock),
+            trains=place.trains,
+            program=program,
+            # The reducer averages while it communicates.
+            local_work=np.where(is_update | stock, 0.0, elements / rates[operations.cost]),
+            local_seconds=np.where(is_update, elements * self._update_of(operations, tables.shapes), 0.0),
+            added_share=np.where(operations.algorithm == _STAR, 1.0 / costs.servers.num_cores, 1.0),
+            by_users=by_users,
+            is_native=is_native,
+            is_one_node=alike,
+            phase=np.zeros(len(operations.shape), np.int64),
         )
-        return _at_paces(scene, program, paces[: len(place.trains)])
+        if reads is not None:
+            return self._with_reads(inputs, reads, paces)
+        return _at_paces(scene_of(inputs), program, paces[: len(place.trains)])
 
-    def is_affordable(self, tables: Tables, overlap: Overlap, division: BatchDivision = EVEN) -> bool:
+    def _with_reads(self, inputs: SceneInputs, reads: Reads, paces: tuple[Pace, ...]) -> Scene:
+        """Return the scene of a plan whose ranks also read their examples."""
+        tables = tables_of_reads(reads, len(inputs.trains), inputs.num_lanes)
+        shapes = self._numbers_of(tables.shapes)
+        inputs = with_reads(inputs._replace(move_tables=self._tables_of_moves(alike=False)), reads, tables, shapes)
+        paces += (USUAL,) * (len(inputs.trains) - len(paces))
+        return timed(_at_paces(scene_of(inputs), inputs.program, paces), reads, tables)
+
+    def is_affordable(
+        self, tables: Tables, overlap: Overlap, division: BatchDivision = EVEN, reads: Reads | None = None
+    ) -> bool:
         """Return whether a plan's messages are few enough to simulate all of them."""
-        return self._are_alike(tables, overlap, division) or num_messages(tables) <= MOST_MESSAGES
+        if reads is None and self._are_alike(tables, overlap, division):
+            return True
+        return num_messages(tables) + (0 if reads is None else reads.num_messages) <= MOST_MESSAGES
 
     def _is_stock(self, tables: Tables, overlap: Overlap, division: BatchDivision) -> bool:
         is_weighed = bool(division.shares) or self._model.weighs

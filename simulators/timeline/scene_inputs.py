@@ -18,6 +18,7 @@ class SceneInputs(NamedTuple):
     time without a processor. `added_share` is the share of received bytes that one core adds up. `by_users` marks the
     updates that the user's optimizer makes while training computes. `lane_width` is the number of transfers of a lane
     that run at a time. `is_one_node`: the ranks are those of a node that represents all.
+    `phase`: see `Scene`.
     """
 
     operations: Operations
@@ -35,6 +36,7 @@ class SceneInputs(NamedTuple):
     by_users: Flags
     is_native: Flags
     is_one_node: bool
+    phase: Integers
 
 
 class SceneRows(NamedTuple):

@@ -10,7 +10,7 @@ from autosync.simulators.jit import borrows, borrows_inner
 from autosync.simulators.shared.arrays import Flags, Integers, Records
 from autosync.simulators.timeline.one_node import BEFORE, HERE, NEXT
 from autosync.simulators.timeline.plan_messages import messages_of
-from autosync.simulators.timeline.scene import CHANNEL, LINE, PART, TAKE, Scene
+from autosync.simulators.timeline.scene import CHANNEL, LINE, PART, TAKE, UNRULED, Scene
 from autosync.simulators.timeline.scene_edges import count_edges, enter_edges, enter_waits
 from autosync.simulators.timeline.scene_inputs import SceneContexts, SceneInputs, ScenePlaces, SceneRows
 from autosync.simulators.timeline.transfer_sizes import (
@@ -32,7 +32,8 @@ def scene_of(inputs: SceneInputs) -> Scene:
     num_operations = len(operations.shape)
     first_part = _first_parts(inputs)
     # Nothing overtakes the most urgent transfers, so only the others are cut into short pieces.
-    is_short = operations.priority > operations.priority[operations.is_transfer].min(initial=1 << 40)
+    is_ruled = operations.is_transfer & (operations.priority > UNRULED)
+    is_short = operations.priority > operations.priority[is_ruled].min(initial=1 << 40)
     sizes = TransferSizes(operations.shape, operations.num_elements, operations.item_bytes, is_short, first_part)
     parts = np.zeros(first_part[-1], PART)
     part_of = np.full((num_operations, num_ranks), -1, np.int64)
@@ -75,6 +76,7 @@ def _empty_scene(  # noqa: PLR0917 - as its compiled neighbours
         priority=operations.priority,
         urgency=operations.message,
         every=operations.every,
+        phase=inputs.phase,
         parts=parts,
         takes=_takes(messages),
         channels=np.empty(len(messages.channel_source), CHANNEL),

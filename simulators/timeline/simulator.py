@@ -20,6 +20,7 @@ from autosync.simulators.shared.costs import usual_costs
 from autosync.simulators.shared.drawn_steps import DrawnSteps
 from autosync.simulators.timeline.explanation import Explanation, explanation_of
 from autosync.simulators.timeline.kernel import play
+from autosync.simulators.timeline.reads import num_last_steps, reads_of
 from autosync.simulators.timeline.scene import Played, Scene
 from autosync.simulators.timeline.scene_builder import MOST_RANKS, BatchDivision, SceneBuilder
 from autosync.simulators.timeline.steady_state import step_seconds
@@ -75,7 +76,8 @@ class TimelineSimulator:
             plans = self._lowered(some)
             for number, strategy in enumerate(some):
                 tables = self._tables(plans, number)
-                found.append(self._builder.is_affordable(tables, strategy.overlap, _division(strategy)))
+                reads = reads_of(strategy, self._model, self._cluster)
+                found.append(self._builder.is_affordable(tables, strategy.overlap, _division(strategy), reads))
         return found
 
     def _played(self, strategies: Sequence[Strategy]) -> Iterator[float]:
@@ -104,7 +106,8 @@ class TimelineSimulator:
         usual = self._usual(strategy)
         plan, scene = lowered(usual, self._model, self._cluster), self.scene(usual, every_rank=True)
         played = play(scene)
-        return explanation_of(plan, self._cluster, scene, played, seconds=steady_seconds(scene, played))
+        usual = played._replace(step_ends=played.step_ends[: len(played.step_ends) - num_last_steps(scene)])
+        return explanation_of(plan, self._cluster, scene, usual, seconds=steady_seconds(scene, played))
 
     def trace(self, strategy: Strategy) -> list[dict[str, Any]]:
         """Return the events of a Chrome trace in the runtime's format.
@@ -140,6 +143,7 @@ class TimelineSimulator:
                 by_users=plans.by_users[begin:end],
                 users_elements=int(plans.users_elements[number]),
                 division=_division(strategy),
+                reads=reads_of(strategy, self._model, self._cluster),
                 every_rank=every_rank,
             )
 
@@ -150,7 +154,8 @@ def _division(strategy: Strategy) -> BatchDivision:
 
 def steady_seconds(scene: Scene, played: Played) -> float:
     """Return the step time of a simulated plan in the long run."""
-    return step_seconds(played.step_ends, played.ended, scene.every, scene.follower_lag)
+    num_steps = len(played.step_ends) - num_last_steps(scene)
+    return step_seconds(played.step_ends[:num_steps], played.ended[:num_steps], scene.every, scene.follower_lag)
 
 
 def _seconds(scene: Scene) -> float:

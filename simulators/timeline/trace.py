@@ -21,6 +21,9 @@ def trace_of(plan: Plan, cluster: ClusterSpec, scene: Scene, played: Played) -> 
     """Return the events of all ranks; times begin at 0."""
     events: list[dict[str, Any]] = []
     for rank in range(len(scene.trains)):
+        if rank >= len(cluster.ranks):
+            # The storage from which a rank reads does nothing else.
+            break
         host = cluster.nodes[cluster.ranks[rank].node].name
         events.append(_meta("process_name", rank, _TRAINING, f"rank {rank} on {host}"))
         events.append(_meta("thread_name", rank, _TRAINING, "training"))
@@ -38,13 +41,27 @@ def _operations(plan: Plan, scene: Scene, played: Played, iteration: int) -> Ite
         begun, ended = float(played.begun[iteration, part]), float(played.ended[iteration, part])
         if np.isnan(ended):
             continue
-        index = int(facts["operation"])
+        index, rank = int(facts["operation"]), int(facts["rank"])
+        if index >= len(plan.operations):
+            yield from _input(scene, index, rank, len(plan.ranks), (begun, ended, iteration))
+            continue
         operation = plan.operations[index]
         if isinstance(operation, Transfer):
             kind, thread = "transfer", _FIRST_LANE + operation.lane
         else:
             kind, thread = "local", _LOCAL_WORK
-        yield _span(kind, name_of(plan, index), int(facts["rank"]), thread, begun, ended, iteration)
+        yield _span(kind, name_of(plan, index), rank, thread, begun, ended, iteration)
+
+
+def _input(
+    scene: Scene, index: int, rank: int, num_ranks: int, when: tuple[float, float, int]
+) -> Iterator[dict[str, Any]]:
+    """Yield the span of a read, or of a part of making a batch, on the rank that trains on it."""
+    begun, ended, iteration = when
+    if rank < num_ranks and ended > begun:
+        is_read = bool((scene.part_of[index, num_ranks:] >= 0).any())
+        thread = _FIRST_LANE + int(scene.lane[index])
+        yield _span("input", "read" if is_read else "make the batch", rank, thread, begun, ended, iteration)
 
 
 def _training(scene: Scene, played: Played, rank: int, iteration: int) -> Iterator[dict[str, Any]]:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from autosync.datasets.export import export, format_of, import_records
 from autosync.datasets.formats import FORMATS
+from autosync.datasets.measured_input import MeasuredInput
 from autosync.datasets.schema import (
     FAILURE_KINDS,
     FLAGS,
@@ -74,6 +75,7 @@ def _measurements(draw: st.DrawFn) -> Measurement:
         bytes_received=draw(st.none() | st.just((2**40,) * num_ranks)),
         exposed_seconds=draw(st.none() | st.floats(0, 1e6)),
         other_cpu_share=draw(st.none() | st.floats(0, 1)),
+        input=draw(st.none() | st.just(MeasuredInput(wait_seconds=(0.5,) * num_ranks, request_rates={"a": 2.5}))),
         flags=tuple(draw(st.lists(st.sampled_from(FLAGS), unique=True))),
     )
 
@@ -218,12 +220,12 @@ def test_the_first_lines_of_a_csv(tmp_path: Path, make_failed: MakeRecord) -> No
         "num_warmup_steps,exposed_seconds,cpu_share,other_cpu_share,flags,failure_kind,failure_message,compute,network,"
         "dilation,started,model_fingerprint,cluster_fingerprint,model_spec,cluster_spec,strategy_id,plan_id,"
         "bytes_sent,bytes_received,peak_memory_bytes,step_seconds,plan_num_messages,plan_num_transfers,plan_num_locals,"
-        "plan_num_lanes,plan_num_sends,plan_num_native_sends,plan_sent_bytes,plan_wire_seconds,environment,strategy,"
+        "plan_num_lanes,plan_num_sends,plan_num_native_sends,plan_sent_bytes,plan_wire_seconds,input,environment,strategy,"
         "checksum"
     )
     row = (
         'autosync.record/1,nightly,0,preset:ddp,resnet50,4-hosts,"[""exact""]",,,,,,,,,timeout,no answer,real,emulated,'
-        ',2026-01-31T12:00:00+00:00,0123456789abcdef,fedcba9876543210,,,,,,,,,,,,,,,,,"{""cpu"":""x""}",,'
+        ',2026-01-31T12:00:00+00:00,0123456789abcdef,fedcba9876543210,,,,,,,,,,,,,,,,,,"{""cpu"":""x""}",,'
         f"{checksum}"
     )
     assert path.read_bytes().decode().split("\r\n") == [header, row, ""]

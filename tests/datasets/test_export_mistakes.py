@@ -41,7 +41,7 @@ def test_a_file_that_breaks_off_is_refused(file_format: str, tmp_path: Path, mak
             r"csv:3: schema: version 9 of autosync.record",
         ),
         (b"nightly,1,", b"nightly,one,", r"csv:3: trial: cannot be understood \(numbers"),
-        (b"nightly,1,", b"nightly,1,,", r"csv:3: 43 cells \(a row has 42 cells\)"),
+        (b"nightly,1,", b"nightly,1,,", r"csv:3: 44 cells \(a row has 43 cells\)"),
         (b"nightly,1,", b"nightly,,", r"csv:3: trial: is missing"),
         (b"0.13,0.11,0.3", b"0.13,0.2,0.3", r"csv:2: measurement: the median 0.13 is not within"),
         (b"origin,", b"origen,", r"csv:1: origin: the column is missing (?s:.*)csv:1: origen: unknown column"),

@@ -1,4 +1,5 @@
-"""`hosts_main.py RANK WORLD_SIZE STORE URL`: a rank that reads an epoch, and prints which hosts are served worse."""
+"""`hosts_main.py RANK WORLD_SIZE STORE URL`: a rank that reads an epoch, names hosts that are served worse, and reads a
+second epoch that is dealt by rate."""
 
 import json
 import sys
@@ -23,7 +24,20 @@ def main(rank: int, world_size: int, store: str, url: str) -> None:
         error = str(found)
     num_examples = sum(len(batch) for batch in loader)
     unfair = [[one.host, one.share, str(one)] for one in loader.unfair_hosts()]
-    sys.stdout.write(json.dumps({"num_examples": num_examples, "unfair": unfair, "too_early": error}) + "\n")
+    rates = loader.served_rates()
+    shares = loader.deal_by_rate()
+    batches = [batch.tolist() for batch in loader]
+    told = {
+        "num_examples": num_examples,
+        "unfair": unfair,
+        "too_early": error,
+        "rates": rates.hosts,
+        "example_bytes": rates.example_bytes,
+        "shares": shares,
+        "state": loader.state_dict().get("shares"),
+        "batches": batches,
+    }
+    sys.stdout.write(json.dumps(told) + "\n")
     dist.destroy_process_group()
 
 

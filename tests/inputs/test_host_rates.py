@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,9 +48,38 @@ def test_a_host_that_is_served_worse_is_named_on_all_ranks(tmp_path: Path) -> No
         assert one["unfair"][0][1] < 0.7
         assert one["unfair"][0][2].startswith("node-2 is served at ")
         assert "rank 0 on node-0 has read in 0 steps through autosync" in one["too_early"]
+        assert one["rates"]["node-2"] < min(rate for host, rate in one["rates"].items() if host != "node-2")
+        assert one["shares"] == one["state"] == found[0]["shares"]
+        # The second epoch is dealt by rate: as many steps on all ranks, and each example once.
+        assert [len(batch) for batch in one["batches"][:3]] == [one["shares"][found.index(one)]] * 3
+        assert len(one["batches"]) == 10
+    shares = found[0]["shares"]
+    assert sum(shares) == 16
+    assert shares[2] == min(shares) < 4
+    assert sorted(number for one in found for batch in one["batches"] for number in batch) == list(range(160))
 
 
-def _run(folder: Path, servers: list[str]) -> list[dict[str, object]]:
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_an_unfair_host_is_named_in_twenty_of_twenty_runs_and_fair_hosts_in_none(tmp_path: Path) -> None:
+    """Real ranks and servers each time, with the host that is served worse in each place in turn."""
+    write_shard(tmp_path / "all.tar", range(160))
+    for run in range(20):
+        with contextlib.ExitStack() as stack:
+            servers = [stack.enter_context(serving(tmp_path)) for _ in range(NUM_RANKS)]
+            for server in servers:
+                server.pause_seconds = 0.02
+            (tmp_path / f"fair-{run}").mkdir()
+            fair = _run(tmp_path / f"fair-{run}", [server.url for server in servers])
+            assert [one["unfair"] for one in fair] == [[]] * NUM_RANKS, run
+            assert [one["shares"] for one in fair] == [[]] * NUM_RANKS, run
+            servers[run % NUM_RANKS].pause_seconds = 0.1
+            (tmp_path / f"unfair-{run}").mkdir()
+            found = _run(tmp_path / f"unfair-{run}", [server.url for server in servers])
+            assert [[host for host, *_ in one["unfair"]] for one in found] == [[f"node-{run % NUM_RANKS}"]] * NUM_RANKS
+
+
+def _run(folder: Path, servers: list[str]) -> list[dict[str, Any]]:
     main = Path(__file__).parent / "hosts_main.py"
     started = [
         subprocess.Popen(

@@ -24,9 +24,15 @@ def test_a_step_has_its_passes_its_update_and_what_follows() -> None:
     assert not meter.ends_a_step()
     clock.now = 5.0
     meter.update_ends()
+    with meter.waiting():
+        clock.now = 5.75
     clock.now = 6.0
     assert meter.ends_a_step()
-    assert meter.steps == [StepTime(seconds=6.0, gap_seconds=1.0, is_disturbed=False)]
+    assert meter.steps == [StepTime(seconds=6.0, gap_seconds=1.0, is_disturbed=False, wait_seconds=0.75)]
+    meter.step_begins()
+    meter.update_ends()
+    assert meter.ends_a_step()
+    assert meter.steps[-1].wait_seconds == 0.0
 
 
 def test_what_is_done_between_two_steps_is_part_of_neither() -> None:

@@ -9,10 +9,15 @@ from typing import Any, cast
 import pytest
 
 from autosync.errors import OperationError
+from autosync.inputs.process_input import InputSums
+from autosync.script_tuning.input_waits import InputWaits
 from autosync.script_tuning.launch import ScriptRanks
 from autosync.script_tuning.service import ScriptTrials
 from autosync.trials.contestant import Contestant
 from autosync.trials.failures import TrialFailed
+from autosync.trials.measured_inputs import mean_input
+
+NOTHING = InputSums().to_plain()
 
 
 class _Script:
@@ -36,6 +41,8 @@ class _Script:
                 "step_seconds": [float(step + rank) for step in steps],
                 "gap_seconds": [0.0 for _ in steps],
                 "are_disturbed": [self._is_disturbed(step) for step in steps],
+                "wait_seconds": [0.5 for _ in steps],
+                "input": {**NOTHING, "num_batches": count, "read_seconds": 0.25 * count, "hosts": {"s": [10, 2.0]}},
                 "cpu_share": 0.25 * (rank + 1),
                 "bytes_sent": 10 * count,
                 "bytes_received": None,
@@ -66,6 +73,11 @@ def test_the_present_strategy_runs_as_many_steps_as_are_wanted() -> None:
     assert samples.bytes_sent == (30, 30)
     assert samples.bytes_received is None
     assert samples.peak_memory_bytes == (100, 101)
+    measured = mean_input([samples.inputs], 3)
+    assert measured is not None
+    assert (measured.wait_seconds, measured.read_seconds) == ((0.5, 0.5), (0.25, 0.25))
+    assert measured.request_rates == {"s": 5.0}
+    assert trials.input_waits == InputWaits(step_seconds=11.0, wait_seconds=0.5)
     assert trials.num_steps == 12
 
 

@@ -132,7 +132,7 @@ def test_a_count_of_one_is_one_node_in_no_class() -> None:
                 (
                     "lab.yaml:3: nodes[0].bandwith: unknown key"
                     " (known: name, host, hosts, count, role, devices, bandwidth, bandwidth_out, bandwidth_in,"
-                    " intra_bandwidth, rack, memory, compute, intra_total, nics); did you mean 'bandwidth'?"
+                    " intra_bandwidth, rack, memory, compute, intra_total, nics, storage); did you mean 'bandwidth'?"
                 )
             ],
         ),
@@ -365,6 +365,7 @@ def _node(draw: st.DrawFn, name: str, rack_names: list[str]) -> Node:
         nics=draw(st.integers(1, 3)),
         rack=draw(st.sampled_from([None, *rack_names])),
         memory_bytes=draw(st.none() | _SIZES),
+        storage=draw(st.none() | _RATES),
     )
 
 

@@ -1,0 +1,54 @@
+"""How long the steps of a script waited for input while it was tuned, and why its loaders keep their settings.
+
+**Why they are not tried.** Batches must be those of the script under stock DDP. Another number of workers gives other
+ones where making examples draws random numbers, asks for the worker, or changes the dataset. Nobody knows that of a
+batch before it is made: an augmentation may begin in a late epoch. A launched bundle refuses such a script. A training
+that is tuned has promised to go on, and its steps cannot be taken back.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autosync import units
+
+_WORTH_TELLING = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputWaits:
+    """The medians of a step: its time, and the wait for batches on the rank that waited longest."""
+
+    step_seconds: float
+    wait_seconds: float
+
+    @classmethod
+    def of(cls, step_seconds: Sequence[float], wait_seconds: Sequence[float]) -> InputWaits | None:
+        """Return the medians of steps; None of no steps."""
+        if not step_seconds:
+            return None
+        return cls(step_seconds=statistics.median(step_seconds), wait_seconds=statistics.median(wait_seconds))
+
+    @property
+    def share(self) -> float:
+        """The part of a step that is waiting for batches."""
+        return min(1.0, self.wait_seconds / self.step_seconds) if self.step_seconds > 0 else 0.0
+
+    @property
+    def is_worth_telling(self) -> bool:
+        """Whether steps would be noticeably faster without the waits."""
+        return self.share >= _WORTH_TELLING
+
+    def fields(self) -> dict[str, float]:
+        """Return the fields of the waits in `summary.json`."""
+        return {"step_seconds": self.step_seconds, "wait_seconds": self.wait_seconds}
+
+    def __str__(self) -> str:
+        wait, step = units.format_time(self.wait_seconds), units.format_time(self.step_seconds)
+        return (
+            f"input: a step waited {wait} of {step} for its batch, on the rank that waited longest. The settings of "
+            "the script's loaders were not tried: with other workers, a dataset that draws random numbers gives other "
+            "examples, and nobody knows that of a batch before it is made (autosync input tune finds settings)"
+        )
