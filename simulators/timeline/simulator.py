@@ -106,8 +106,8 @@ class TimelineSimulator:
         usual = self._usual(strategy)
         plan, scene = lowered(usual, self._model, self._cluster), self.scene(usual, every_rank=True)
         played = play(scene)
-        usual = played._replace(step_ends=played.step_ends[: len(played.step_ends) - num_last_steps(scene)])
-        return explanation_of(plan, self._cluster, scene, usual, seconds=steady_seconds(scene, played))
+        until_last = played._replace(step_ends=played.step_ends[: len(played.step_ends) - num_last_steps(scene)])
+        return explanation_of(plan, self._cluster, scene, until_last, seconds=steady_seconds(scene, played))
 
     def trace(self, strategy: Strategy) -> list[dict[str, Any]]:
         """Return the events of a Chrome trace in the runtime's format.
