@@ -16,6 +16,7 @@ from autosync.search.trial_runner import TrialRunner
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.specs.untrained import Untrained
+from autosync.specs.use_sample import UseSample
 from autosync.strategy.emit.settings import DdpSettings
 from autosync.strategy.presets import build_preset
 from autosync.testing.trials import FakeService, FakeSteps
@@ -129,6 +130,20 @@ def test_stock_ddp_is_told_of_unused_parameters_where_they_are(model: ModelSpec,
     trials = _trials(FakeSteps(seconds=0.1), unused, cluster)
     assert trials.contestant(STOCK_DDP).ddp.find_unused_parameters
     assert not replace(trials, is_replayed=True).contestant(STOCK_DDP).ddp.find_unused_parameters
+
+
+def test_stock_ddp_with_a_strategys_buckets_is_told_of_parameters_that_some_steps_do_not_use(
+    model: ModelSpec, cluster: ClusterSpec
+) -> None:
+    """DDP fills these buckets in another order, but a user would try the same cap."""
+    last = max(model.variables, key=lambda variable: variable.ready)
+    sample = UseSample(groups=((last.name,),), steps=(("0", "1"),))
+    trials = _trials(FakeSteps(seconds=0.1), replace(model, use_sample=sample), cluster)
+    one = candidate("x", build_preset("all_reduce_per_variable", model, cluster), model, cluster)
+    (expected, found) = (each.ddp_settings(one) for each in (_trials(FakeSteps(seconds=0.1), model, cluster), trials))
+    assert found == replace(expected, find_unused_parameters=True)
+    for is_replayed in (False, True):
+        assert replace(trials, is_replayed=is_replayed).ddp_settings(STOCK_DDP).find_unused_parameters
 
 
 def test_for_stock_ddp_a_strategy_is_a_setting(model: ModelSpec, cluster: ClusterSpec) -> None:
