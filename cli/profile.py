@@ -22,6 +22,8 @@ Examples:
   autosync profile model.py -o model.yaml
   autosync profile model.py:small_task --device cuda --steps 20 -o small.yaml
   autosync profile model.py --times computed --rate T4 --cuts -o model.yaml
+  autosync profile model.py --times computed --rate A100 --precision mixed -o model.yaml
+  autosync profile model.py --times scaled --device cuda --rate H100 -o model.yaml
   autosync profile model.py --batch-sizes 8,16,32,64 --cuts -o model.yaml
   autosync profile model.py --input data.py:images -o model.yaml"""
 )
@@ -35,10 +37,10 @@ Examples:
 )
 @click.option(
     "--times",
-    type=click.Choice(["measured", "computed"]),
+    type=click.Choice(["measured", "computed", "scaled"]),
     default="measured",
     show_default=True,
-    help="Measure on the device, or compute from operation counts without one.",
+    help="Measure on the device; compute for another one; or measure on a known GPU and scale to another one.",
 )
 @click.option(
     "--batch-sizes",
@@ -46,7 +48,14 @@ Examples:
     help="Also time passes with these numbers of examples (three or more), for uneven shares of the batch.",
 )
 @click.option("--cuts", is_flag=True, help="Also find where the model can be cut into stages.")
-@click.option("--rate", metavar="NAME", help="The device that computed times are for.  [default: NVIDIA T4]")
+@click.option("--rate", metavar="NAME", help="The device of computed or scaled times.  [default: NVIDIA T4]")
+@click.option(
+    "--precision",
+    type=click.Choice(["full", "mixed"]),
+    default="full",
+    show_default=True,
+    help="The precision of computed or scaled times: float32 with torch's settings of TF32, or autocast's.",
+)
 @click.option(
     "--input",
     "dataset",
@@ -67,8 +76,9 @@ def profile(
     output: Path | None,
     device: str,
     steps: int | None,
-    times: Literal["measured", "computed"],
+    times: Literal["measured", "computed", "scaled"],
     rate: str | None,
+    precision: Literal["full", "mixed"],
     batch_sizes: str | None,
     cuts: bool,
     dataset: str | None,
@@ -82,15 +92,18 @@ def profile(
     --output the model spec is written to a file, which other commands accept in place of the task.
     """
     from autosync.specs.model_file import dump_model, save_model
-    from autosync.specs.profile.device_rates import DEFAULT_RATE, device_rate
+    from autosync.specs.profile.known_devices import DEFAULT_DEVICE, known_device, training_rate
     from autosync.specs.task_file import load_task
 
     if rate is not None and times == "measured":
-        raise click.UsageError("--rate is for computed times; add --times computed")
+        raise click.UsageError("--rate is for computed or scaled times; add --times computed")
+    if precision != "full" and times == "measured":
+        raise click.UsageError("--precision is for computed or scaled times; a measured task trains as it is")
     if input_settings is not None and dataset is None:
         raise click.UsageError("--input-settings says how a dataset is read; add --input FILE.py:NAME")
     refuse_overwrite(output, force=force)
-    device_for_times = device_rate(rate or DEFAULT_RATE)
+    # Mistakes are told before torch is loaded.
+    training_rate(known_device(rate or DEFAULT_DEVICE), precision)
     task = load_task(target)
     # This import loads torch, so it waits until everything else has been checked.
     from autosync.specs.profile.run import profile as run_profile
@@ -100,7 +113,8 @@ def profile(
         device=device,
         steps=steps,
         times=times,
-        rate=device_for_times,
+        rate=rate or DEFAULT_DEVICE,
+        precision=precision,
         batch_sizes=() if batch_sizes is None else _numbers(batch_sizes),
         cuts=cuts,
         progress=note,

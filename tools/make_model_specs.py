@@ -3,9 +3,9 @@
     python tools/make_model_specs.py            every model of the zoo
     python tools/make_model_specs.py ncf dlrm   these
 
-Variables, kinds and orders come from a run of each task without a device; times are computed for one named device
-(`--rate`), and each spec says so. A spec also says where its model can be cut into stages. The same zoo makes the same
-files to the byte.
+Variables, kinds and orders come from a run of each task without a device; times are computed for an NVIDIA T4 by its
+data sheet alone, and each spec says so: records and benchmarks rest on these times. A spec also says where its model
+can be cut into stages. The same zoo makes the same files to the byte.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from autosync.specs.model_file import save_model
-from autosync.specs.profile.device_rates import DEFAULT_RATE, RATES
+from autosync.specs.profile.device_rates import ZOO_RATE
 from autosync.specs.profile.run import profile
 from autosync.specs.task_file import load_task
 
@@ -34,7 +34,6 @@ def main() -> None:
     known = sorted(path.stem for path in ZOO.glob("[!_]*.py"))
     parser = parser_of(__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}; default: all")
-    parser.add_argument("--rate", default=DEFAULT_RATE, choices=sorted(RATES), help="the device times are computed for")
     arguments = parser.parse_args()
     for name in arguments.names:
         if name not in known:
@@ -42,7 +41,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in arguments.names or known:
         task = load_task(str(ZOO / f"{name}.py"))
-        model = profile(task, times="computed", rate=arguments.rate, steps=STEPS, cuts=True)
+        model = profile(task, times="computed", rate=ZOO_RATE, steps=STEPS, cuts=True)
         save_model(model, MODELS / f"{name}.yaml")
         print(f"{name}: {len(model.variables)} variables, {model.num_parameters:,} parameters")
 

@@ -87,6 +87,14 @@ def test_parameters_that_some_steps_do_not_use_are_told() -> None:
     assert lines[place + 1] == "(2 steps of 2 ranks were sampled, and ranks use much the same in a step)"
 
 
+def test_computed_times_say_which_precision_and_which_figures(task: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["profile", task, "--times", "computed", "--steps", "1", "--rate", "a100", "--precision", "mixed"]
+    assert cli.run(arguments) == 0
+    out = capsys.readouterr().out
+    assert "computed times of one step on NVIDIA A100\n" in out
+    assert "in mixed precision, at the shares of peak rates that published training throughputs show (" in out
+
+
 def test_one_json_document(task: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["profile", task, "--steps", "1", "--json", "-o", "model.json"]) == 0
     printed = json.loads(capsys.readouterr().out)
@@ -140,8 +148,14 @@ def test_a_file_without_a_task_is_answered_with_one_that_can_be_profiled(
     [
         (["gone.py"], "gone.py: no such file"),
         (["resnet50"], "'resnet50' names no task (FILE.py or FILE.py:NAME)"),
-        (["model.py", "--rate", "T4"], "--rate is for computed times; add --times computed"),
-        (["model.py", "--times", "computed", "--rate", "T5"], "unknown device 'T5' (known: NVIDIA A100"),
+        (["model.py", "--rate", "T4"], "--rate is for computed or scaled times; add --times computed"),
+        (["model.py", "--times", "computed", "--rate", "T5"], "unknown device 'T5' (known: NVIDIA A10"),
+        (["model.py", "--precision", "mixed"], "--precision is for computed or scaled times"),
+        (
+            ["model.py", "--times", "computed", "--rate", "P100", "--precision", "mixed"],
+            "NVIDIA P100 has no tensor cores (mixed precision is for devices that have some)",
+        ),
+        (["model.py", "--times", "scaled"], "times on cpu cannot be scaled (scaled times are measured on a known GPU)"),
         (["model.py", "--steps", "0"], "--steps"),
         (["model.py", "--device", "tpux"], "'tpux' is no device"),
     ],

@@ -22,7 +22,8 @@ from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakIdKeyDictionary
 
-from autosync.specs.profile.device_rates import DeviceRate
+from autosync.specs.profile.device_rates import OperationRate
+from autosync.specs.profile.operations import class_of
 
 META = torch.device("meta")
 # These operations read the rows that they look up, not the whole table.
@@ -34,7 +35,7 @@ _FREE = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::detach
 class ComputedClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds up the times of all operations in its block."""
 
-    def __init__(self, rate: DeviceRate) -> None:
+    def __init__(self, rate: OperationRate) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._rate = rate
         self._now = 0.0
@@ -85,9 +86,13 @@ class ComputedClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         inputs = args[1:] if name in _LOOKUPS else args
         num_bytes = sum(_num_bytes(tensor) for tensor in _tensors((inputs, kwargs, result)))
-        count = flop_registry.get(func._overloadpacket)  # noqa: SLF001 - flop_counter's own table is keyed by it
-        operations = count(*args, **kwargs, out_val=result) if count is not None else 0
-        self._now += self._rate.seconds(operations, num_bytes)
+        kind = class_of(func, args, kwargs)
+        if kind == "grouped_convolution" and name.endswith("backward"):
+            operations = grouped_backward_operations(*args[:3], transposed=args[7], wanted=args[10])
+        else:
+            count = flop_registry.get(func._overloadpacket)  # noqa: SLF001 - flop_counter's own table is keyed by it
+            operations = count(*args, **kwargs, out_val=result) if count is not None else 0
+        self._now += self._rate.seconds(kind, operations, num_bytes)
 
     def _shadow(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Repeat the operation on values if the values of all its inputs are known and its results are integers."""
@@ -106,6 +111,18 @@ class ComputedClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, torch.Tensor):
             return self.values(value)
         return torch.device("cpu") if value == META else value
+
+
+def grouped_backward_operations(
+    gradient: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, *, transposed: bool, wanted: Sequence[bool]
+) -> int:
+    """Return the operations of a grouped convolution's backward pass.
+
+    The gradient of its inputs takes as many as its forward pass, and that of its weight too. torch's own counter takes
+    the gradient of the weight for that of a convolution with one group.
+    """
+    places = inputs if transposed else gradient
+    return 2 * math.prod(places.shape) * math.prod(weight.shape[1:]) * (wanted[0] + wanted[1])
 
 
 def _tensors(tree: Any) -> Iterable[torch.Tensor]:

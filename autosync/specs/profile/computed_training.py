@@ -18,7 +18,7 @@ from autosync.specs.model import ModelSpec, OptimizerSpec
 from autosync.specs.profile.assemble import ProfiledStep, ProfileRecords
 from autosync.specs.profile.batch_sizes import time_sizes
 from autosync.specs.profile.computed_clock import META, ComputedClock
-from autosync.specs.profile.device_rates import DeviceRate
+from autosync.specs.profile.device_rates import OperationRate
 from autosync.specs.profile.find_cuts import FoundCuts, cuts_of_task, with_checked_losses
 from autosync.specs.profile.graph import ParameterUses, distinct_rows
 from autosync.specs.profile.optimizer import probe_optimizer
@@ -38,7 +38,7 @@ _SHARE_OF_MEMORY = 0.5
 class ComputedTraining:
     """A task that trains on `meta`, on random batches of which only integers have values."""
 
-    def __init__(self, task: Task, rate: DeviceRate, seed: int) -> None:
+    def __init__(self, task: Task, rate: OperationRate, seed: int) -> None:
         self._task = task
         self._rate = rate
         self._seed = seed
@@ -62,7 +62,7 @@ class ComputedTraining:
         sparse = sparse_gradients(self._structure)
         optimizer = probe_optimizer(self._task, sparse=bool(sparse))
         update_bytes = _update_bytes(self._task, self._structure, optimizer, done[-1], sparse)
-        update_seconds = self._rate.seconds(0, update_bytes)
+        update_seconds = self._rate.seconds("memory", 0, update_bytes)
         bounds = (
             f"the ids of {name} depend on values that only a run knows: touched rows are the most there can be"
             for name in sorted(self._unknown)

@@ -1,21 +1,35 @@
-"""Devices by name: the rates of their data sheets, and the shares of these rates that training sustains.
+"""Devices that times are computed for: how long an operation takes, by its class.
 
-Computed times are no measurements, and every spec made from them says so. They are for devices that are not available:
-the proportions between modules come from operation counts, the scale from the data sheet.
+Computed times are no measurements, and every spec made from them says so. They are for devices that are not available.
+`known_devices` has the devices of the table; a `DeviceRate` describes another one by two rates.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
-from autosync.errors import InputError, UnknownNameError
+from autosync.errors import InputError
+from autosync.specs.profile.operations import OperationClass
+
+
+class OperationRate(Protocol):
+    """The device that times are computed for."""
+
+    @property
+    def name(self) -> str: ...
+
+    def seconds(self, kind: OperationClass, operations: float, num_bytes: float) -> float:
+        """Return the time of one operation of a class, with its operations of arithmetic and its bytes of memory."""
+
+    def describe(self) -> str:
+        """Return the note that a timeline gives about its computed times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRate:
-    """The peak rates of a device, and the shares of these that training sustains.
+    """A device of which only a data sheet is known: its peak rates, and one share of each for all operations.
 
     `peak_operations` is for float32 without tensor cores, `peak_bytes` for the memory; both are per second.
     """
@@ -34,7 +48,7 @@ class DeviceRate:
             if not 0 < share <= 1:
                 raise InputError(f"{share} is no share", rule="above 0, at most 1")
 
-    def seconds(self, operations: float, num_bytes: float) -> float:
+    def seconds(self, kind: OperationClass, operations: float, num_bytes: float) -> float:  # noqa: ARG002 - all classes have the same shares
         """Return the time of an operation: of its arithmetic or of its memory access, whichever is longer."""
         return max(
             operations / (self.peak_operations * self.operations_share),
@@ -50,26 +64,5 @@ class DeviceRate:
         )
 
 
-# Data sheets: float32 without tensor cores, and the memory's bandwidth.
-RATES: Mapping[str, DeviceRate] = {
-    rate.name: rate
-    for rate in (
-        DeviceRate(name="NVIDIA TITAN X (Pascal)", peak_operations=10.97e12, peak_bytes=480e9),
-        DeviceRate(name="NVIDIA T4", peak_operations=8.1e12, peak_bytes=320e9),
-        DeviceRate(name="NVIDIA V100", peak_operations=15.7e12, peak_bytes=900e9),
-        DeviceRate(name="NVIDIA A100", peak_operations=19.5e12, peak_bytes=1555e9),
-        DeviceRate(name="NVIDIA H100", peak_operations=66.9e12, peak_bytes=3350e9),
-    )
-}
-DEFAULT_RATE = "NVIDIA T4"
-
-
-def device_rate(name: str) -> DeviceRate:
-    """Return the device of that name; `T4` also names `NVIDIA T4`."""
-    wanted = name.casefold()
-    found = [
-        rate for known, rate in RATES.items() if wanted in (known.casefold(), known.casefold().removeprefix("nvidia "))
-    ]
-    if not found:
-        raise UnknownNameError("device", name, RATES)
-    return found[0]
+ZOO_RATE = DeviceRate(name="NVIDIA T4", peak_operations=8.1e12, peak_bytes=320e9)
+"""The device of the shipped model specs. Records and benchmarks rest on their times, so its shares stay as they are."""

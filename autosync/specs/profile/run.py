@@ -1,16 +1,16 @@
 """Profiling: runs a task's real model and records everything that synchronisation depends on.
 
 `profile` runs a few steps on a device and measures them, or runs them without a device and computes the times from
-operation counts and the rates of a named device. Variables, kinds and orders are the same either way. docs/task.md says
-where each figure comes from.
+operation counts and the rates of a named device, or scales measured times to another device. Variables, kinds and
+orders are the same in all ways. docs/task.md says where each figure comes from.
 """
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -20,9 +20,11 @@ from autosync.specs.model import ModelSpec
 from autosync.specs.profile.assemble import ProfileRecords, assemble
 from autosync.specs.profile.batch_sizes import check_sizes, with_microbatches
 from autosync.specs.profile.computed_training import ComputedTraining
-from autosync.specs.profile.device_rates import DEFAULT_RATE, DeviceRate, device_rate
+from autosync.specs.profile.device_rates import OperationRate
 from autosync.specs.profile.find_cuts import FoundCuts
-from autosync.specs.profile.measured_training import MeasuredTraining
+from autosync.specs.profile.known_devices import DEFAULT_DEVICE, Precision, known_device, training_rate
+from autosync.specs.profile.measured_training import MeasuredTraining, device_name
+from autosync.specs.profile.scaled_times import scaled
 from autosync.specs.profile.use_draws import UseDraws, are_all_used
 from autosync.specs.split_layers import SplitLayers
 from autosync.specs.task import Task
@@ -35,15 +37,18 @@ def profile(
     *,
     device: str = "cpu",
     steps: int | None = None,
-    times: Literal["measured", "computed"] = "measured",
-    rate: DeviceRate | str = DEFAULT_RATE,
+    times: Literal["measured", "computed", "scaled"] = "measured",
+    rate: OperationRate | str = DEFAULT_DEVICE,
+    precision: Precision = "full",
     seed: int = 0,
     batch_sizes: Sequence[int] = (),
     cuts: bool = False,
     progress: Progress | None = None,
 ) -> ModelSpec:
-    """Profile a task and return its model spec. `rate` is the device of computed times.
+    """Profile a task and return its model spec.
 
+    `rate` is the device of computed or scaled times, or the name of a known one, which then trains in `precision`.
+    Scaled times are measured on `device`, a known one too, and scaled to `rate` by what is computed for both.
     Exactly `steps` steps are measured after warm-up; without `steps`, as many as are needed until the time of a step is
     steady, within limits. The spec says how steady it is and whether the machine was busy (`Timeline.profiled`).
     `batch_sizes` are other numbers of examples whose passes are timed too, for shares of the batch (`Timeline.sizes`).
@@ -58,24 +63,52 @@ def profile(
     tell = progress or (lambda _: None)
     # The user's program may continue after this: its random numbers must not change.
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
+        asked = _Asked(task=task, steps=steps, batch_sizes=batch_sizes, cuts=cuts, seed=seed, tell=tell)
         if times == "measured":
-            place = _device(device)
-            spec = _profiled(task, MeasuredTraining(task, place, seed), steps, batch_sizes, tell, cuts=cuts)
-            if task.graphs is not None:
-                tell("batching policies")
-                generator = torch.Generator().manual_seed(seed)
-                spec = replace(spec, graphs=task.graphs.measure(task, generator, place))
-            if place.type == "cuda":
-                # The ranks of a tuning on this machine need the memory that torch keeps for later.
-                gc.collect()
-                torch.cuda.empty_cache()
-            return spec
-        try:
-            training = ComputedTraining(task, _rate(rate), seed)
-            return _profiled(task, training, steps, batch_sizes, tell, cuts=cuts)
-        except TaskError as error:
-            raise _with_advice(error) from error.__cause__
+            return _measured(asked, _device(device), graphs=True)
+        wanted = _rate(rate, precision)
+        if times == "computed":
+            return _computed(asked, wanted)
+        place = _device(device)
+        if place.type != "cuda":
+            raise InputError(f"times on {device} cannot be scaled", rule="scaled times are measured on a known GPU")
+        here = _rate(device_name(place), precision)
+        measured = _measured(asked, place, graphs=False)
+        return scaled(measured, here=_computed(asked, here), there=_computed(asked, wanted))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What is to be profiled."""
+
+    task: Task
+    steps: int | None
+    batch_sizes: Sequence[int]
+    cuts: bool
+    seed: int
+    tell: Progress
+
+
+def _measured(asked: _Asked, place: torch.device, *, graphs: bool) -> ModelSpec:
+    torch.manual_seed(asked.seed)
+    spec = _profiled(asked, MeasuredTraining(asked.task, place, asked.seed))
+    if graphs and asked.task.graphs is not None:
+        asked.tell("batching policies")
+        generator = torch.Generator().manual_seed(asked.seed)
+        spec = replace(spec, graphs=asked.task.graphs.measure(asked.task, generator, place))
+    if place.type == "cuda":
+        # The ranks of a tuning on this machine need the memory that torch keeps for later.
+        gc.collect()
+        torch.cuda.empty_cache()
+    return spec
+
+
+def _computed(asked: _Asked, rate: OperationRate) -> ModelSpec:
+    torch.manual_seed(asked.seed)
+    try:
+        return _profiled(asked, ComputedTraining(asked.task, rate, asked.seed))
+    except TaskError as error:
+        raise _with_advice(error) from error.__cause__
 
 
 class _Training(Protocol):
@@ -92,25 +125,18 @@ class _Training(Protocol):
     def split_layers(self, found: FoundCuts, spec: ModelSpec) -> tuple[SplitLayers, ...]: ...
 
 
-def _profiled(
-    task: Task,
-    training: _Training,
-    steps: int | None,
-    batch_sizes: Sequence[int],
-    tell: Progress,
-    *,
-    cuts: bool,
-) -> ModelSpec:
-    records = training.records(steps, tell)
+def _profiled(asked: _Asked, training: _Training) -> ModelSpec:
+    task, tell = asked.task, asked.tell
+    records = training.records(asked.steps, tell)
     spec = assemble(task, records)
     spec = spec if task.weight is None else replace(spec, weighs=True)
     if not are_all_used(records):
         tell("which parameters steps use")
         spec = replace(spec, use_sample=training.use_draws().sample([variable.name for variable in spec.variables]))
-    if batch_sizes:
-        tell(f"batches of {', '.join(map(str, sorted(set(batch_sizes))))} examples")
-        spec = replace(spec, timeline=replace(spec.timeline, sizes=training.times_of_sizes(batch_sizes)))
-    return _with_cuts(spec, training, tell) if cuts else spec
+    if asked.batch_sizes:
+        tell(f"batches of {', '.join(map(str, sorted(set(asked.batch_sizes))))} examples")
+        spec = replace(spec, timeline=replace(spec.timeline, sizes=training.times_of_sizes(asked.batch_sizes)))
+    return _with_cuts(spec, training, tell) if asked.cuts else spec
 
 
 def _with_cuts(spec: ModelSpec, training: _Training, tell: Progress) -> ModelSpec:
@@ -136,8 +162,22 @@ def _with_advice(error: TaskError) -> TaskError:
     return TaskError(replace(p, hint=advice) if "meta" in p.what and not p.hint else p for p in error.problems)
 
 
-def _rate(rate: DeviceRate | str) -> DeviceRate:
-    return rate if isinstance(rate, DeviceRate) else device_rate(rate)
+def _rate(rate: OperationRate | str, precision: Precision) -> OperationRate:
+    """Return the device; a known one uses TF32 where torch is set to use it, in this process."""
+    if not isinstance(rate, str):
+        return rate
+    return training_rate(
+        known_device(rate),
+        precision,
+        tf32_products=_allows_tf32(torch.backends.cuda.matmul, torch.backends.cuda.matmul),
+        tf32_convolutions=_allows_tf32(getattr(torch.backends.cudnn, "conv", None), torch.backends.cudnn),
+    )
+
+
+def _allows_tf32(settings: Any, old_settings: Any) -> bool:
+    """Return whether torch uses TF32 for some operations. Before torch 2.9, there are only the old settings."""
+    precision = getattr(settings, "fp32_precision", None)
+    return bool(old_settings.allow_tf32) if precision is None else precision == "tf32"
 
 
 def _device(name: str) -> torch.device:

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from autosync import Task
-from autosync.errors import InputError, UnknownNameError
+from autosync.errors import InputError
 from autosync.specs.model import ModelSpec
 from autosync.specs.profile.computed_clock import META, ComputedClock
-from autosync.specs.profile.device_rates import RATES, DeviceRate, device_rate
+from autosync.specs.profile.device_rates import DeviceRate
+from autosync.specs.profile.operations import OperationClass
 from autosync.specs.profile.run import profile
 
 # One operation a second and a memory that costs nothing, and the other way round.
@@ -55,6 +56,54 @@ def test_a_convolution_costs_two_operations_a_tap() -> None:
     assert (forward, backward) == (2 * taps, 2 * 2 * taps)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_groups_divide_the_operations_of_a_convolution(transposed: bool) -> None:
+    kind = nn.ConvTranspose2d if transposed else nn.Conv2d
+    forward, backward = times(ARITHMETIC, kind(4, 8, 3, padding=1, groups=4, bias=False), 2, 4, 6, 6)
+    whole, _ = times(ARITHMETIC, kind(4, 8, 3, padding=1, bias=False), 2, 4, 6, 6)
+    assert (forward, backward) == (whole / 4, 2 * whole / 4)
+
+
+class Classes:
+    """A device that notes the classes of operations that take arithmetic, or batch norms."""
+
+    name = "classes"
+
+    def __init__(self) -> None:
+        self.seen: list[OperationClass] = []
+
+    def seconds(self, kind: OperationClass, operations: float, num_bytes: float) -> float:
+        assert (operations > 0) == (kind not in ("memory", "batch_norm"))
+        self.seen += [] if kind == "memory" else [kind]
+        return 0.0
+
+    def describe(self) -> str:
+        return self.name
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "classes"),
+    [
+        (nn.Linear(4, 2), (3, 4), ["product"]),
+        (nn.Conv2d(4, 2, 3, padding=1), (3, 4, 6, 6), ["convolution_3x3"]),
+        (nn.Conv2d(4, 2, 3, stride=2), (3, 4, 6, 6), ["convolution"]),
+        (nn.Conv2d(4, 2, 1), (3, 4, 6, 6), ["convolution"]),
+        (nn.ConvTranspose2d(4, 2, 3), (3, 4, 6, 6), ["convolution"]),
+        (nn.Conv1d(4, 4, 3, groups=4), (3, 4, 6), ["grouped_convolution"]),
+        (nn.BatchNorm1d(4), (3, 4), ["batch_norm"]),
+        (nn.LayerNorm(4), (3, 4), []),
+        (nn.MultiheadAttention(4, 2, bias=False), (3, 4), ["product", "product", "batched_product"]),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_classes_of_operations(module: nn.Module, shape: tuple[int, ...], classes: list[OperationClass]) -> None:
+    device = Classes()
+    inputs = torch.empty(shape, device=META)
+    with ComputedClock(device):
+        module.to(META)(*([inputs] * (3 if isinstance(module, nn.MultiheadAttention) else 1)))
+    assert set(device.seen) == set(classes)
+
+
 def test_elementwise_work_costs_its_bytes() -> None:
     forward, _ = times(MEMORY, nn.ReLU(), 10, 10)
     assert forward == 2 * 100 * 4
@@ -80,7 +129,7 @@ def test_views_cost_nothing() -> None:
 
 def test_the_slower_of_arithmetic_and_memory_counts() -> None:
     rate = DeviceRate(name="both", peak_operations=10, peak_bytes=4, operations_share=0.5, bytes_share=0.25)
-    assert (rate.seconds(100, 1), rate.seconds(1, 100)) == (20, 100)
+    assert (rate.seconds("product", 100, 1), rate.seconds("memory", 1, 100)) == (20, 100)
 
 
 @pytest.mark.parametrize(
@@ -171,11 +220,7 @@ def test_a_model_that_asks_for_values_while_it_is_built(width: Callable[[], int]
     assert model.variable("positions.weight").max_touched_rows == 2
 
 
-def test_devices_go_by_their_names() -> None:
-    assert device_rate("t4") is device_rate("NVIDIA T4")
-    assert {rate.name for rate in RATES.values()} == set(RATES)
-    with pytest.raises(UnknownNameError, match="NVIDIA V100"):
-        device_rate("V1000")
+def test_a_device_has_rates_and_shares() -> None:
     with pytest.raises(InputError, match="is no rate"):
         DeviceRate(name="dead", peak_operations=0, peak_bytes=1)
     with pytest.raises(InputError, match="is no share"):
