@@ -3,8 +3,8 @@
     python benchmarks/trust/trust.py > trust.json
 
 Each model on each cluster with enough records is searched as `replay.py` tells, with the rule by which `autosync tune`
-stops without `--trials`, for trainings of several durations. The belief about errors that the search begins with is
-fitted to the errors of all other models. Reported are the trials that were made, stock DDP's among them, how much
+stops without `--trials`, for trainings of several durations. What the search believes at first, of errors and of gains
+that are left, is fitted to all other models. Reported are the trials that were made, stock DDP's among them, how much
 slower the fastest of them is than the fastest strategy of all rounds, the time that trials and proofs would take on the
 cluster (from step times alone, without the time of the tuner itself), and the gain that rounds were expected to bring
 beside the one that they brought.
@@ -15,9 +15,10 @@ above the fastest in the mean, or more than 4 % at worst.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
@@ -28,8 +29,9 @@ from autosync.search.measurement_effort import NORMAL_EFFORT
 from autosync.search.progress import PROOF_WARMUP_STEPS
 from autosync.search.stopping import LEAST_GAIN
 from autosync.search.trust.error_belief import ErrorBelief, fitted
-from autosync.search.trust.measured_spread import by_key, key_of, shipped_spread
+from autosync.search.trust.measured_spread import NEAR, beliefs_without_each, by_key, key_of, shipped_spread
 from autosync.search.trust.next_trials import TRAINING_SECONDS, TrialWorth, trial_seconds
+from autosync.search.trust.reach import fitted_reach
 from autosync.simulators.learned.priors import lots_of
 from autosync.units import format_time
 from benchmarks.shared import parser_of, report, run, tell
@@ -52,7 +54,7 @@ def main() -> int:
     for model in sorted({one.lot.model_name for one in courses}):
         chosen = [one for one in courses if one.lot.model_name == model]
         chosen = [one for one in chosen if len(one.strategies) >= options.least_strategies]
-        belief = fitted(by_key(shipped_spread().targets, without=model)[key_of("learned", "later")])
+        belief = belief_without(model)
         prior = prior_without(courses, model) if chosen else None
         for course in chosen:
             assert prior is not None, "made for them"
@@ -67,6 +69,15 @@ def main() -> int:
     usual = overall.get(f"{TRAINING_SECONDS / 3600:g} h", {"above": 0.0, "worst_above": 0.0})
     holds = usual["above"] <= MOST_ABOVE and usual["worst_above"] <= WORST_ABOVE
     return report({"targets": targets, "overall": overall}, holds=holds)
+
+
+def belief_without(model: str) -> ErrorBelief:
+    """Return the belief that is fitted to the errors and the rounds of all other models."""
+    spread, key = shipped_spread(), key_of("learned", "later")
+    others = [one for one in spread.targets if one.model != model]
+    rounds = [one for one in spread.rounds if one.simulator == "learned" and one.model != model]
+    reach = fitted_reach(rounds, beliefs_without_each(others, key))
+    return replace(fitted(by_key(others)[key]), reach=reach)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,7 +120,8 @@ class Search:
             if not found.are_worth_it:
                 break
             made.append(trials[number])
-            self.errors.append(trials[number].error)
+            if trials[number].expected.log_seconds <= math.log(fastest) + NEAR:
+                self.errors.append(trials[number].error)
             fastest = min(fastest, trials[number].seconds)
         if made:
             self.forecasts[-1]["gain"] = 1 - fastest / best

@@ -28,7 +28,8 @@ class ErrorBelief:
     """The belief about standardised errors.
 
     `bias` is their mean, known as well as `bias_weight` errors would tell it. `scale` is their standard deviation,
-    known as well as `scale_weight` errors would tell it.
+    known as well as `scale_weight` errors would tell it. `reach` is the share by which the fastest strategy of all is
+    believed to be faster than the best so far, in the mean (`reach.py`); None if nothing is known about it.
     """
 
     __pydantic_config__ = STRICT
@@ -37,12 +38,15 @@ class ErrorBelief:
     bias_weight: float
     scale: float
     scale_weight: float
+    reach: float | None = None
 
     def __post_init__(self) -> None:
         if not all(map(math.isfinite, (self.bias, self.bias_weight, self.scale, self.scale_weight))):
             raise ValueError("a figure that is no number (finite numbers)")
         if min(self.bias_weight, self.scale, self.scale_weight) <= 0:
             raise ValueError("weights and the scale are above 0")
+        if self.reach is not None and not 0 < self.reach < math.inf:
+            raise ValueError(f"reach {self.reach} (finite, and above 0)")
 
     def after(self, errors: Sequence[float]) -> ErrorBelief:
         """Return the belief after further standardised errors. Their order does not matter."""
@@ -59,6 +63,7 @@ class ErrorBelief:
             bias_weight=self.bias_weight + count,
             scale=math.sqrt((self.scale_weight * self.scale**2 + squares + shift) / scale_weight),
             scale_weight=scale_weight,
+            reach=self.reach,
         )
 
     def interval(self, confidence: float) -> tuple[float, float]:

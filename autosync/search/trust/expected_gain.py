@@ -3,18 +3,26 @@
 A trial that is slower than the best so far brings nothing, so uncertain strategies bring more than certain ones of the
 same predicted time (expected improvement). The errors of the trials are taken to be independent apart from their
 common bias. A trial that is fast by luck brings nothing either, so the noise of measurements is taken out of errors.
+
+Uncertainty alone promises too much. The fastest of several uncertain strategies would be fast with near certainty, if
+errors were as large on the fast side as on the slow one. But step times have a floor: a strategy may be much slower
+than predicted, and hardly faster than all others. So a gain needs two things: a trial that may be so fast, and a
+strategy that is. How far the fastest strategy is below the best so far is taken to be exponentially distributed, with
+the belief's `reach` as its mean.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from autosync.search.trust.error_belief import ErrorBelief
 from autosync.search.trust.expectation import Expectation
 from autosync.simulators.learned.trials import NOISE
+from autosync.simulators.shared.arrays import Floats
 
 LEAST_SHARE = 0.3
 """The least share of errors that is not taken to be noise, as standard deviations."""
@@ -30,9 +38,29 @@ def expected_gain(
 
     `least_seconds` is the time that no strategy can beat; 0 if it is not known.
     """
+    return gain_curve(best_seconds, expected, belief, least_seconds=least_seconds).mean(belief.reach)
+
+
+class GainCurve(NamedTuple):
+    """Gains, and the chance that trials bring more than each, by predictions alone. Weights are for the integral."""
+
+    gains: Floats
+    weighted_chances: Floats
+
+    def mean(self, reach: float | None) -> float:
+        """Return the mean gain, which is the integral of the chance that it is exceeded."""
+        if reach is None:
+            return float(self.weighted_chances.sum())
+        return float(self.weighted_chances @ np.exp(-self.gains / reach))
+
+
+def gain_curve(
+    best_seconds: float, expected: Sequence[Expectation], belief: ErrorBelief, *, least_seconds: float = 0.0
+) -> GainCurve:
+    """Return the chances of gains by predictions alone."""
     most = 1.0 - max(least_seconds / best_seconds, 0.0)
     if not expected or most <= 0:
-        return 0.0
+        return GainCurve(np.zeros(1), np.zeros(1))
     ends = most * np.linspace(0.0, 1.0, NUM_STEPS + 1) ** 2
     gains, widths = (ends[1:] + ends[:-1]) / 2, np.diff(ends)
     log_seconds = math.log(best_seconds) + np.log1p(-gains)
@@ -40,9 +68,8 @@ def expected_gain(
     spreads = np.array([one.spread for one in expected])[:, None]
     scales = belief.scale * spreads
     scales = np.sqrt(np.maximum(scales**2 - NOISE**2, (LEAST_SHARE * scales) ** 2))
-    # The mean of a gain is the integral of the chance that it is exceeded.
     exceeded = np.zeros(NUM_STEPS)
     for bias, chance in belief.biases():
         below = belief.chances_below((log_seconds - centres - bias * spreads) / scales)
         exceeded += chance * (1 - np.prod(1 - below, axis=0))
-    return float(exceeded @ widths)
+    return GainCurve(gains, exceeded * widths)

@@ -3,7 +3,8 @@
 `tools/measure_spread.py` replays searches over the shipped records and writes the errors of the strategies that were
 picked. Each model's errors come from a simulator that had learned from the records of all other models. Errors before
 any trial of the target (`first`) are apart from those after trials (`later`), of which only those of strategies count
-that were predicted to be about as fast as the fastest so far. The errors are valid only for the
+that were predicted to be about as fast as the fastest so far. The rounds after the first picks tell how far the fastest
+strategy was still away (`reach.py`). All this is valid only for the
 simulators that made the predictions, so the file also has their figures for two small cases
 (`simulators.learned.rehearsal`).
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Literal
 
 from autosync import documents
 from autosync.documents import STRICT
-from autosync.search.trust.error_belief import ErrorBelief
+from autosync.search.trust.error_belief import ErrorBelief, fitted
 
 SCHEMA_KIND = "measured-spread"
 SCHEMA_VERSION = 1
@@ -50,14 +51,31 @@ class ErrorsOfTarget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsOfTarget:
+    """The rounds of a replayed search on one model and cluster, after its first picks.
+
+    A trial is told by three logarithms, relative to the fastest of the first picks: its predicted time, the spread of
+    this, and its measured time.
+    """
+
+    __pydantic_config__ = STRICT
+
+    simulator: str
+    model: str
+    cluster: str
+    rounds: tuple[tuple[tuple[float, float, float], ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredSpread:
-    """All measured errors, and the beliefs that were fitted to them, by `SIMULATOR/SITUATION`."""
+    """All measured errors and rounds, and the beliefs that were fitted to them, by `SIMULATOR/SITUATION`."""
 
     __pydantic_config__ = STRICT
 
     rehearsed: tuple[float, ...]
     beliefs: dict[str, ErrorBelief]
     targets: tuple[ErrorsOfTarget, ...]
+    rounds: tuple[RoundsOfTarget, ...] = ()
 
     def belief(self, simulator: str, situation: Situation) -> ErrorBelief:
         """Return the belief about a simulator in a situation."""
@@ -76,6 +94,12 @@ def by_key(targets: Iterable[ErrorsOfTarget], *, without: str | None = None) -> 
         if one.model != without:
             found[key_of(one.simulator, one.situation)].append(one.errors)
     return found
+
+
+def beliefs_without_each(targets: Sequence[ErrorsOfTarget], key: str) -> dict[str, ErrorBelief]:
+    """Return for each model the belief that is fitted to the errors of all other models."""
+    models = sorted({one.model for one in targets})
+    return {model: fitted(by_key(targets, without=model)[key]) for model in models}
 
 
 @functools.cache

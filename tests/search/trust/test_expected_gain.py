@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -55,6 +56,21 @@ def test_luck_in_a_measurement_is_no_gain() -> None:
     # Without noise, the mean of the better half of a normal distribution: 0.4 standard deviations.
     assert noise_alone < 0.2 * NOISE
     assert expected_gain(0.1, _expected((0.1, 10 * NOISE)), sure) > 3 * NOISE
+
+
+@given(pairs=_expectations, reach=st.floats(1e-3, 0.05))
+def test_no_more_is_expected_than_is_believed_to_exist(pairs: list[tuple[float, float]], reach: float) -> None:
+    reaching = replace(BELIEF, reach=reach)
+    gain = expected_gain(0.1, _expected(*pairs), reaching)
+    assert gain <= reach
+    assert gain <= expected_gain(0.1, _expected(*pairs), BELIEF)
+    assert gain <= expected_gain(0.1, _expected(*pairs), replace(BELIEF, reach=2 * reach)) + 1e-12
+
+
+def test_certain_trials_find_what_exists() -> None:
+    # Whoever could measure everything would gain the mean of what exists, but for the steps of the integral.
+    sure = ErrorBelief(bias=0.0, bias_weight=50.0, scale=1.0, scale_weight=50.0, reach=0.01)
+    assert expected_gain(0.1, _expected((0.01, 0.02)), sure) == pytest.approx(0.01, rel=0.02)
 
 
 def test_uncertain_strategies_bring_more_than_certain_ones() -> None:

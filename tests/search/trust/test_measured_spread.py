@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from autosync.search.trust.error_belief import fitted
+from autosync.search.trust.error_belief import ErrorBelief, fitted
 from autosync.search.trust.measured_spread import (
     UNMEASURED,
     Situation,
+    beliefs_without_each,
     by_key,
     key_of,
     shipped_spread,
 )
+from autosync.search.trust.reach import fitted_reach, total_gains
 from autosync.simulators.learned.rehearsal import check_rehearsal
 
 SIMULATORS = ("learned", "timeline")
 CONFIDENCES = (0.5, 0.8, 0.95)
+
+
+@functools.cache
+def _beliefs(simulator: str) -> dict[str, ErrorBelief]:
+    return beliefs_without_each(shipped_spread().targets, key_of(simulator, "later"))
 
 
 def _inside(simulator: str, situation: Situation) -> list[float]:
@@ -55,6 +65,29 @@ def test_the_shipped_beliefs_are_fitted_to_the_shipped_errors(simulator: str, si
     shipped = shipped_spread().belief(simulator, situation)
     for name in ("bias", "bias_weight", "scale", "scale_weight"):
         assert getattr(shipped, name) == pytest.approx(getattr(found, name), rel=0.05, abs=0.02)
+
+
+@pytest.mark.parametrize("simulator", SIMULATORS)
+def test_rounds_bring_what_is_expected_on_models_that_the_reach_was_not_fitted_to(simulator: str) -> None:
+    spread = shipped_spread()
+    rounds = [one for one in spread.rounds if one.simulator == simulator]
+    beliefs = _beliefs(simulator)
+    reaching = {
+        model: replace(belief, reach=fitted_reach([one for one in rounds if one.model != model], beliefs))
+        for model, belief in beliefs.items()
+    }
+    expected, found = total_gains(rounds, reaching)
+    assert found / 1.5 <= expected <= found * 1.5
+    # By the uncertainty of predictions alone, several times as much is expected.
+    assert total_gains(rounds, beliefs)[0] > 2 * found
+
+
+@pytest.mark.parametrize("simulator", SIMULATORS)
+def test_the_shipped_reach_is_fitted_to_the_shipped_rounds(simulator: str) -> None:
+    spread = shipped_spread()
+    rounds = [one for one in spread.rounds if one.simulator == simulator]
+    assert spread.belief(simulator, "later").reach == pytest.approx(fitted_reach(rounds, _beliefs(simulator)), rel=0.05)
+    assert spread.belief(simulator, "first").reach is None
 
 
 def test_of_another_simulator_little_is_believed() -> None:
