@@ -60,6 +60,7 @@ SUMMARY = {
     "left_out",
     "other_cpu_share",
     "bound_seconds",
+    "graphs",
     "profile",
     "prospect",
     "stages",

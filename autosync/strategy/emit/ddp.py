@@ -91,13 +91,18 @@ def why_not_ddp(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> l
 def _without_idle(form: Strategy, model: ModelSpec) -> tuple[Strategy, ModelSpec, tuple[str, ...]]:
     """Return a strategy and a model without the variables that got no gradient in the profiled steps, and their names.
 
-    DDP waits for the gradient of every trainable parameter, so these must be frozen first, unless it searches for
-    unused ones.
+    DDP waits for the gradient of every trainable parameter, so these must be frozen first. If some variables are used
+    in some steps and not in others, it searches for unused ones instead.
     """
     unused = tuple(parameter.name for parameter in model.untrained if parameter.reason == "unused")
-    if model.use_sample is not None:
-        return form, as_ddp_fills(model), unused
-    idle = {variable.name for variable in model.variables if variable.idle}
+    sample = model.use_sample
+    if sample is None:
+        idle = {variable.name for variable in model.variables if variable.idle}
+    else:
+        if sample.varies:
+            return form, as_ddp_fills(model), unused
+        idle = {variable.name for variable in model.variables if not sample.share([variable.name], 1)}
+        model = replace(model, use_sample=None)
     if not idle:
         return form, model, unused
 
@@ -111,14 +116,14 @@ def _without_idle(form: Strategy, model: ModelSpec) -> tuple[Strategy, ModelSpec
         backward=kept(timeline.backward),
         optimizer=kept(timeline.optimizer),
     )
-    variables = tuple(variable for variable in model.variables if not variable.idle)
+    variables = tuple(variable for variable in model.variables if variable.name not in idle)
     model = replace(model, variables=variables, timeline=timeline)
     return without(form, idle), model, (*sorted(idle), *unused)
 
 
 def as_ddp_fills(model: ModelSpec) -> ModelSpec:
     """Return the model with its gradients in the order in which DDP fills its buckets after its first steps."""
-    if model.use_sample is None:
+    if model.use_sample is None or not model.use_sample.varies:
         return model
     variables = tuple(replace(variable, ready=place) for place, variable in enumerate(model.variables))
     return replace(model, variables=variables, timeline=replace(model.timeline, backward=()))

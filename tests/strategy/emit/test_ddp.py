@@ -241,7 +241,9 @@ def test_what_got_no_gradient_when_it_was_profiled_is_frozen_first() -> None:
 def test_ddp_that_searches_for_unused_parameters_fills_buckets_as_declared() -> None:
     """In the order of readiness it would be a, b, c, d."""
     model = _dense(100, 200, 300, 400)
-    model = replace(model, variables=model.variables[::-1], use_sample=UseSample(groups=(("b",),), steps=(("0",),)))
+    model = replace(
+        model, variables=model.variables[::-1], use_sample=UseSample(groups=(("b",),), steps=(("0",), ("1",)))
+    )
     cap = Strategy(messages=(Message(parts=("d", "c")), Message(parts=("b", "a"))))
     settings = settings_for(cap, model, THREE)
     assert settings.find_unused_parameters
@@ -253,6 +255,14 @@ def test_ddp_that_searches_for_unused_parameters_fills_buckets_as_declared() -> 
     declared = replace(model, variables=tuple(sorted(model.variables, key=lambda one: "bacd".index(one.name))))
     assert settings_for(Strategy(messages=(Message(parts=("b", "a")), Message(parts=("c", "d")))), declared, THREE)
     assert not why_not_ddp(Strategy(messages=(Message(parts=("b", "a", "c")), Message(parts=("d",)))), declared, THREE)
+
+
+def test_what_no_sampled_step_used_is_frozen() -> None:
+    """Then DDP need not search, and builds its buckets in the order in which gradients are ready."""
+    model = replace(LINEAR, use_sample=UseSample(groups=(("bias",),), steps=(("0",), ("0",))))
+    settings = settings_for(_whole(), model, THREE)
+    assert settings.frozen == ("bias",)
+    assert not settings.find_unused_parameters
 
 
 @given(
