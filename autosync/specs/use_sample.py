@@ -72,11 +72,6 @@ class UseSample:
         """Whether the ranks of a step are more alike than those of different steps."""
         return _is_shared(self)
 
-    @property
-    def varies(self) -> bool:
-        """Whether a rank used some variables in some of the sampled steps and not in others."""
-        return any(0 < self.share(group, 1) < 1 for group in self.groups)
-
     def share(self, names: Iterable[str], num_ranks: int) -> float:
         """Return the share of steps in which at least one of `num_ranks` ranks uses at least one of these variables."""
         wanted = frozenset(names)

@@ -95,14 +95,10 @@ def _without_idle(form: Strategy, model: ModelSpec) -> tuple[Strategy, ModelSpec
     in some steps and not in others, it searches for unused ones instead.
     """
     unused = tuple(parameter.name for parameter in model.untrained if parameter.reason == "unused")
-    sample = model.use_sample
-    if sample is None:
-        idle = {variable.name for variable in model.variables if variable.idle}
-    else:
-        if sample.varies:
-            return form, as_ddp_fills(model), unused
-        idle = {variable.name for variable in model.variables if not sample.share([variable.name], 1)}
-        model = replace(model, use_sample=None)
+    if _searches(model):
+        return form, as_ddp_fills(model), unused
+    model = replace(model, use_sample=None)
+    idle = {variable.name for variable in model.variables if variable.idle}
     if not idle:
         return form, model, unused
 
@@ -116,14 +112,25 @@ def _without_idle(form: Strategy, model: ModelSpec) -> tuple[Strategy, ModelSpec
         backward=kept(timeline.backward),
         optimizer=kept(timeline.optimizer),
     )
-    variables = tuple(variable for variable in model.variables if variable.name not in idle)
+    variables = tuple(variable for variable in model.variables if not variable.idle)
     model = replace(model, variables=variables, timeline=timeline)
     return without(form, idle), model, (*sorted(idle), *unused)
 
 
+def _searches(model: ModelSpec) -> bool:
+    """Whether DDP has to search for unused parameters, because steps use different ones."""
+    sample = model.use_sample
+    if sample is None:
+        return False
+    wanted = (0.0 if variable.idle else 1.0 for variable in model.variables)
+    return any(
+        sample.share([variable.name], 1) != share for variable, share in zip(model.variables, wanted, strict=True)
+    )
+
+
 def as_ddp_fills(model: ModelSpec) -> ModelSpec:
     """Return the model with its gradients in the order in which DDP fills its buckets after its first steps."""
-    if model.use_sample is None or not model.use_sample.varies:
+    if not _searches(model):
         return model
     variables = tuple(replace(variable, ready=place) for place, variable in enumerate(model.variables))
     return replace(model, variables=variables, timeline=replace(model.timeline, backward=()))

@@ -259,10 +259,13 @@ def test_ddp_that_searches_for_unused_parameters_fills_buckets_as_declared() -> 
 
 def test_what_no_sampled_step_used_is_frozen() -> None:
     """Then DDP need not search, and builds its buckets in the order in which gradients are ready."""
-    model = replace(LINEAR, use_sample=UseSample(groups=(("bias",),), steps=(("0",), ("0",))))
+    variables = (*LINEAR.variables[:-1], replace(LINEAR.variables[-1], idle=True))
+    model = replace(LINEAR, variables=variables, use_sample=UseSample(groups=(("x",),), steps=(("0",), ("0",))))
     settings = settings_for(_whole(), model, THREE)
-    assert settings.frozen == ("bias",)
+    assert settings.frozen == ("x",)
     assert not settings.find_unused_parameters
+    seen = replace(model, variables=LINEAR.variables)
+    assert settings_for(_whole(), seen, THREE).find_unused_parameters, "the profiled steps used it"
 
 
 @given(
