@@ -58,7 +58,7 @@ def measure_costs(
 ) -> StepCosts:
     """Measure steps on parts of a batch under the model's policy, and fit the costs. Gradients are not kept.
 
-    The shortest of the rounds counts: whatever disturbs a step makes it longer.
+    The shortest of the rounds counts, because a disturbance makes a step longer.
     """
     parts = [list(graphs[: max(1, len(graphs) // part)]) for part in _PARTS]
     seconds: list[list[float]] = [[] for _ in parts]

@@ -70,7 +70,7 @@ class Trainer:
         """Take one optimizer step on a global batch; return the loss of this batch, which is the same on all ranks.
 
         Without a flush (schedules `2bw` and `stashing`) it is the loss of the batch before, or of an earlier one if
-        passes are later than that, for nobody waits for this one's.
+        passes are later than that, because no rank waits for this one's.
         The first axis of every tensor of the batch counts its examples. If the task accumulates, `batch` is a sequence
         of as many global batches as it has microsteps.
         """

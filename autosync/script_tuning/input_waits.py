@@ -1,8 +1,8 @@
 """How long the steps of a script waited for input while it was tuned, and why its loaders keep their settings.
 
 **Why they are not tried.** Batches must be those of the script under stock DDP. Another number of workers gives other
-ones where making examples draws random numbers, asks for the worker, or changes the dataset. Nobody knows that of a
-batch before it is made: an augmentation may begin in a late epoch. A launched bundle refuses such a script. A training
+ones where making examples draws random numbers, asks for the worker, or changes the dataset. That is known only once
+the batch is made: an augmentation may begin in a late epoch. A launched bundle refuses such a script. A training
 that is tuned has promised to go on, and its steps cannot be taken back.
 """
 
@@ -50,5 +50,5 @@ class InputWaits:
         return (
             f"input: a step waited {wait} of {step} for its batch, on the rank that waited longest. The settings of "
             "the script's loaders were not tried: with other workers, a dataset that draws random numbers gives other "
-            "examples, and nobody knows that of a batch before it is made (autosync input tune finds settings)"
+            "examples, and that is known only once a batch is made (autosync input tune finds settings)"
         )

@@ -85,7 +85,7 @@ class TrialRunner:
         return Contestant(name=candidate.name, bundle=self.bundle(candidate))
 
     def ddp_settings(self, candidate: Candidate, *, gradient_as_bucket_view: bool = True) -> DdpSettings:
-        """Return the settings of stock DDP as it ships, or those that express the candidate's strategy.
+        """Return the settings of stock DDP as it ships, or the settings that express the candidate's strategy.
 
         If steps use different parameters, DDP may fill buckets with these caps in another order than the strategy's.
         """

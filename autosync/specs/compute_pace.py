@@ -37,8 +37,8 @@ def paces_of(
 ) -> tuple[Pace, ...]:
     """Return the pace of each worker rank that computes its share of the batch; without shares, of an even one.
 
-    If the model's graph changes, each rank has the pace of the rank that is the slowest in a step: nobody knows which
-    it will be, and all wait for it.
+    If the model's graph changes, each rank has the pace of the slowest rank of a step. Which rank that is changes from
+    step to step, and all ranks wait for it.
     """
     found: list[Pace] = []
     slowest = 1.0 if model.graphs is None else model.graphs.factor(batching, cluster.num_workers)

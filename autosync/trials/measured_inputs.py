@@ -38,7 +38,7 @@ def mean_input(runs: Sequence[Answers | None], num_steps: int) -> MeasuredInput 
     }
     everything = [sums for of_run in known for sums in of_run]
     if not any(sums["num_batches"] for sums in everything):
-        # No batch came from a loader of ours, so nobody knows how they were made.
+        # No batch came from a loader of ours, so it is not known how they were made.
         means = {part: seconds for part, seconds in means.items() if part in ("wait_seconds", "copy_seconds")}
     served: dict[str, tuple[float, float]] = {}
     for sums in everything:

@@ -7,7 +7,7 @@ Each network is left out in turn, on all devices, and its step times are predict
 others. Then each device is left out in turn, with all networks. *Before* is the rule that knows data sheets alone: 45 %
 of a device's peak of float32, and 70 % of its memory's.
 
-Bounds: half of the times are within 20 %, whatever is left out, and the shipped table has the fitted shares. Ends with
+Bounds: half of the times are within 20 % in both reports, and the shipped table has the fitted shares. Ends with
 1 otherwise.
 """
 

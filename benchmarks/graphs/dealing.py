@@ -1,7 +1,7 @@
 """Measures the share of a step that ranks lose to the slowest one, with examples dealt by count and by cost.
 
 The sizes of trees are drawn from a Pareto distribution, whose tail is heavy. Batches in which a single tree takes
-longer than a rank's fair share are drawn again, because nobody can deal these, and so are batches in which dealing by
+longer than a rank's fair share are drawn again, because no deal helps there, and so are batches in which dealing by
 count would lose less than a quarter of the step. Each rank's part of a batch is run by itself, on one thread, the parts
 of both deals in turn. So ranks do not disturb each other, as on machines of their own. The shortest of several rounds
 counts, because other programs only make a step longer. Costs are measured before, on another batch.

@@ -1,4 +1,4 @@
-"""The order of passes without a flush: none is missing, nobody waits for ever, and versions are those of the rule."""
+"""The order of passes without a flush: none is missing, no rank waits for ever, and versions are those of the rule."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Late updates take the settings of their own steps, and the script keeps those that it has set."""
+"""Late updates take the settings of their own steps, and the script keeps its own settings."""
 
 import torch
 from torch import nn

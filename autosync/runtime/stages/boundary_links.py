@@ -107,7 +107,7 @@ class BoundaryLinks:
         if message is None:
             return None
         while message.operation not in self._asked:
-            # There was no room to ask for it ahead. Those that wait come in the order in which passes need them.
+            # There was no room to ask for it ahead. Waiting messages come in the order in which passes need them.
             self._ask_for(self._waiting.popleft())
         asked = self._asked[message.operation]
         work, buffer = asked.popleft()

@@ -3,7 +3,7 @@
 In each step a rank makes all forward passes of its batch, and in turn with them the backward passes that earlier
 batches have left (see `plan.rank_passes`). So several batches are under way, and their passes compute with parameters
 of several versions: version t has the updates of t batches. Each version that passes need has a copy of the parameters
-of this rank's stage. The copies take turns. The model's own parameters are those that the optimizer updates.
+of this rank's stage. The copies take turns. The optimizer updates the model's own parameters.
 `DoubleBufferedSession` and `StashingSession` say when it updates, and which version a pass takes.
 
 The loss of a batch is known where the last stage is computed. A wait for it would be a flush, so ranks tell each other

@@ -97,7 +97,7 @@ def _regions(plan: Plan, operation: Transfer | Local) -> list[Region]:
 
 
 def _must_travel(plan: Plan, operation: Transfer | Local, engines: frozenset[str]) -> bool:
-    """Whether an operation, and so its message, must take place in every step, whatever the step uses."""
+    """Whether an operation, and so its message, must take place even in a step that does not use its variables."""
     if operation.every > 1:
         return True
     regions = _regions(plan, operation)

@@ -43,7 +43,7 @@ def can_leave(call: TapeCall) -> bool:
 
 
 def linear_uses(tape: Tape) -> tuple[LinearUse, ...]:
-    """Return the calls of a pass that can leave gradients of weights: nobody waits for those of the first layers."""
+    """Return the calls of a pass that can leave gradients of weights for later."""
     found = []
     for call in filter(can_leave, tape.calls):
         inputs, weight, bias = linear_arguments(call, {})

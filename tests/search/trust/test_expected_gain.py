@@ -68,7 +68,7 @@ def test_no_more_is_expected_than_is_believed_to_exist(pairs: list[tuple[float, 
 
 
 def test_certain_trials_find_what_exists() -> None:
-    # Whoever could measure everything would gain the mean of what exists, but for the steps of the integral.
+    # Without uncertainty, the gain is the mean of what exists, up to the steps of the integral.
     sure = ErrorBelief(bias=0.0, bias_weight=50.0, scale=1.0, scale_weight=50.0, reach=0.01)
     assert expected_gain(0.1, _expected((0.01, 0.02)), sure) == pytest.approx(0.01, rel=0.02)
 

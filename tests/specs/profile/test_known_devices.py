@@ -61,7 +61,7 @@ def test_tensor_cores_are_used_where_torch_uses_them() -> None:
     assert by_default.seconds("convolution", 20.0, 0.0) == 20.0 / (40.0 * 1.0)
     assert training_rate(TENSOR, tf32_products=True).seconds("batched_product", 20.0, 0.0) == 1.0
     assert training_rate(TENSOR, tf32_convolutions=False).seconds("convolution", 20.0, 0.0) == 4.0
-    # A device without tensor cores computes in float32, whatever torch allows.
+    # A device without tensor cores computes in float32, also if torch allows TF32.
     assert training_rate(PLAIN, tf32_products=True) == training_rate(PLAIN, tf32_convolutions=False)
 
 
