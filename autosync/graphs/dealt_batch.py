@@ -11,6 +11,7 @@ import torch
 
 from autosync.errors import InputError
 from autosync.graphs.dealing import deal, deal_by_count
+from autosync.graphs.example_costs import StepCosts
 from autosync.graphs.input_graph import GraphLoss, InputGraph
 from autosync.specs.graph_batching import GraphProfile
 from autosync.strategy.bundle import Bundle, load_bundle
@@ -37,10 +38,8 @@ def loss_of(model: Callable[..., Any], batch: DealtBatch | list[InputGraph], los
 
 def deal_graphs(graphs: Sequence[InputGraph], profile: GraphProfile, *, num_ranks: int) -> list[DealtBatch]:
     """Deal a global batch by the costs of a profile; return the part of each rank."""
-    prices = [profile.vertex_seconds * one.num_vertices for one in graphs]
-    if not profile.vertex_seconds:
-        # Only levels were seen to cost anything; vertices then break ties.
-        prices = [1e-9 * max(profile.level_seconds, 1e-9) * one.num_vertices for one in graphs]
+    costs = StepCosts(vertex_seconds=profile.vertex_seconds, level_seconds=profile.level_seconds)
+    prices = costs.prices([one.num_vertices for one in graphs])
     depths = [one.depth for one in graphs]
     dealt = deal(prices, num_ranks, depths=depths, level_cost=profile.level_seconds)
     weights = dealt.rank_weights

@@ -27,6 +27,12 @@ class StepCosts:
     vertex_seconds: float
     level_seconds: float
 
+    def prices(self, num_vertices: Sequence[int]) -> list[float]:
+        """Return the prices of examples by which they are dealt, without their levels."""
+        # If only levels were seen to cost anything, vertices break ties.
+        each = self.vertex_seconds or 1e-9 * max(self.level_seconds, 1e-9)
+        return [each * one for one in num_vertices]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DealComparison:
@@ -82,10 +88,7 @@ def measure_costs(
 
 def compare_deals(graphs: Sequence[InputGraph], num_ranks: int, costs: StepCosts) -> DealComparison:
     """Return how a batch is dealt to ranks by count and by cost."""
-    prices = [costs.vertex_seconds * graph.num_vertices for graph in graphs]
-    if not costs.vertex_seconds:
-        # Only levels were seen to cost anything; vertices then break ties.
-        prices = [1e-9 * costs.level_seconds * graph.num_vertices for graph in graphs]
+    prices = costs.prices([graph.num_vertices for graph in graphs])
     depths = [graph.depth for graph in graphs]
     return DealComparison(
         by_count=deal_by_count(prices, num_ranks, depths=depths, level_cost=costs.level_seconds),

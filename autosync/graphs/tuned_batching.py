@@ -119,14 +119,13 @@ def _sizes(batch: Sequence[InputGraph]) -> tuple[list[int], list[int]]:
 def _dealing(drawn: _Draws, num_workers: int, costs: StepCosts) -> DealingTimes:
     """Compare the deals of some global batches. Dealt by count, each rank keeps what it drew."""
     batches = list(drawn.batches(num_workers * NUM_DEALS))
-    vertex = costs.vertex_seconds or 1e-9 * max(costs.level_seconds, 1e-9)
     alone, by_count, by_cost = [], [], []
     for start in range(0, len(batches), num_workers):
         some = batches[start : start + num_workers]
-        own = [vertex * sum(vertices) + costs.level_seconds * max(depths) for vertices, depths in some]
+        own = [sum(costs.prices(vertices)) + costs.level_seconds * max(depths) for vertices, depths in some]
         alone += own
         by_count.append(max(own))
-        prices = [vertex * one for vertices, _ in some for one in vertices]
+        prices = costs.prices([one for vertices, _ in some for one in vertices])
         levels = [one for _, depths in some for one in depths]
         by_cost.append(max(deal(prices, num_workers, depths=levels, level_cost=costs.level_seconds).rank_costs))
     return DealingTimes(
