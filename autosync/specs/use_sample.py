@@ -6,8 +6,9 @@ least one of n ranks uses a variable, and one can draw steps of n ranks:
 
 - n ranks, no more than were sampled, are any n of the ranks of a sampled step. This holds however ranks depend on each
   other.
-- More ranks are independent draws. If ranks of one step are as unlike as those of different steps, each is drawn from
-  all that was sampled. If they are more alike (`is_shared`), all are drawn from the ranks of one step.
+- More ranks are all ranks of a sampled step, and independent draws for the rest. If ranks of one step are as unlike as
+  those of different steps, the rest is drawn from all that was sampled. If they are more alike (`is_shared`), it is
+  drawn from the ranks of that step. So more ranks never use less.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class UseSample:
     def unused_by(self, rank: int, num_ranks: int, step: int) -> frozenset[str]:
         """Return what one of `num_ranks` ranks does not use in a step of a replay, which repeats the sampled steps."""
         sampled = self.steps[step % len(self.steps)]
-        if num_ranks <= self.num_ranks:
+        if rank < self.num_ranks:
             used = sampled[(rank + step) % self.num_ranks]
         else:
             everyone = [one for of_step in self.steps for one in of_step]
@@ -122,9 +123,10 @@ def _share(sample: UseSample, names: frozenset[str], num_ranks: int) -> float:
     if num_ranks <= most:
         ways = math.comb(most, num_ranks)
         return sum(1 - math.comb(most - count, num_ranks) / ways for count in users) / len(users)
+    in_whole_step = sum(count > 0 for count in users) / len(users)
     if sample.is_shared:
-        return sum(1 - (1 - count / most) ** num_ranks for count in users) / len(users)
-    return 1 - (1 - sum(users) / (most * len(users))) ** num_ranks
+        return in_whole_step
+    return 1 - (1 - in_whole_step) * (1 - sum(users) / (most * len(users))) ** (num_ranks - most)
 
 
 @functools.lru_cache(maxsize=64)
@@ -136,10 +138,8 @@ def _drawn(sample: UseSample, num_ranks: int) -> tuple[tuple[frozenset[str], flo
     found: Counter[frozenset[str]] = Counter()
     for number in range(NUM_DRAWN):
         step = ordered[int((number + 0.5) / NUM_DRAWN * len(ordered))]
-        if num_ranks <= sample.num_ranks:
-            ranks = chance.sample(step, num_ranks)
-        else:
-            ranks = chance.choices(step if sample.is_shared else everyone, k=num_ranks)
+        ranks = chance.sample(step, min(num_ranks, sample.num_ranks))
+        ranks += chance.choices(step if sample.is_shared else everyone, k=num_ranks - len(ranks))
         unused = [group for place, group in enumerate(sample.groups) if all(one[place] == "0" for one in ranks)]
         found[frozenset(name for group in unused for name in group)] += 1
     return tuple((unused, count / NUM_DRAWN) for unused, count in found.items())
