@@ -42,7 +42,7 @@ def analyse_graphs(
     choice = choose_policy(task.model, batches, task.loss, num_rounds=num_rounds, also=[BatchingPolicy(order="naive")])
     before, task.model.policy = task.model.policy, choice.policy
     try:
-        costs = measure_costs(task.model, batches[0], task.loss, num_rounds=num_rounds)
+        costs = measure_costs(task.model, batches[0], task.loss)
     finally:
         task.model.policy = before
     deals = compare_deals(batches[0], num_ranks, costs)

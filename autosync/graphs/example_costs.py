@@ -1,7 +1,8 @@
 """What an example costs: a time for each vertex, and a time for each level of the deepest example of a batch.
 
-Both are fitted to measured steps on batches of different sizes. A large batch shows the time of vertices, a small one
-the time of levels, each of which runs a few groups however small they are.
+Both are fitted to measured steps on parts of a batch. Large parts show the time of vertices, and small ones the time of
+levels, each of which runs a few groups however small they are. Some parts have few deep examples, and others as many
+vertices in shallow ones: between such parts dealing by cost has to choose.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from autosync.graphs.dealing import ExampleDeal, deal, deal_by_count
 from autosync.graphs.input_graph import GraphLoss, InputGraph
 from autosync.graphs.vertex_model import VertexModel
 
-_PARTS = (1, 2, 4, 8)
+_SHARES = (1, 2, 4, 8)
+_NUM_BANDS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +62,13 @@ def fit_costs(num_vertices: Sequence[int], depths: Sequence[int], seconds: Seque
 
 
 def measure_costs(
-    model: VertexModel, graphs: Sequence[InputGraph], loss: GraphLoss, *, num_rounds: int = 5
+    model: VertexModel, graphs: Sequence[InputGraph], loss: GraphLoss, *, num_rounds: int = 10
 ) -> StepCosts:
     """Measure steps on parts of a batch under the model's policy, and fit the costs. Gradients are not kept.
 
     The shortest of the rounds counts, because a disturbance makes a step longer.
     """
-    parts = [list(graphs[: max(1, len(graphs) // part)]) for part in _PARTS]
+    parts = [list(graphs[: max(1, len(graphs) // share)]) for share in _SHARES] + depth_bands(graphs)
     seconds: list[list[float]] = [[] for _ in parts]
     gradients = [one.grad for one in model.parameters()]
     for number in range(num_rounds + 1):
@@ -84,6 +86,14 @@ def measure_costs(
         [max(graph.depth for graph in part) for part in parts],
         [min(rounds) for rounds in seconds],
     )
+
+
+def depth_bands(graphs: Sequence[InputGraph]) -> list[list[InputGraph]]:
+    """Return the examples from the shallowest to the deepest, in parts with about the same number of vertices."""
+    ordered = sorted(graphs, key=lambda graph: graph.depth)
+    before = np.cumsum([0] + [graph.num_vertices for graph in ordered])
+    of_example = before[:-1] * _NUM_BANDS // before[-1]
+    return [[ordered[one] for one in np.flatnonzero(of_example == band)] for band in np.unique(of_example)]
 
 
 def compare_deals(graphs: Sequence[InputGraph], num_ranks: int, costs: StepCosts) -> DealComparison:

@@ -45,7 +45,7 @@ class TunedBatching:
         own = model.policy
         choice = choose_policy(model, batches, self.loss, num_rounds=NUM_ROUNDS, also=[own])
         model.policy = choice.policy
-        costs = measure_costs(model, batches[0], self.loss, num_rounds=NUM_ROUNDS)
+        costs = measure_costs(model, batches[0], self.loss)
         undealt = self._why_undealt(model, batches[0])
         drawn = _Draws(task, generator, batches)
         graphs = [graph for batch in batches for graph in batch]

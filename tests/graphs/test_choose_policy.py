@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autosync.cli import main
 from autosync.errors import InputError
 from autosync.graphs.choose_policy import choose_policy
-from autosync.graphs.example_costs import StepCosts, compare_deals, fit_costs
+from autosync.graphs.example_costs import StepCosts, compare_deals, depth_bands, fit_costs
 from autosync.graphs.families import sequence, tree
 from autosync.graphs.graph_task import GraphTask
 from autosync.graphs.input_graph import InputGraph
@@ -133,6 +135,15 @@ def test_costs_are_found_in_measured_steps() -> None:
     assert only_levels == StepCosts(vertex_seconds=0.0, level_seconds=pytest.approx(0.01))
     with pytest.raises(InputError, match="positive times"):
         fit_costs([1], [1], [0.0])
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=40))
+def test_bands_of_a_batch_have_all_examples_from_shallow_to_deep(lengths: list[int]) -> None:
+    bands = depth_bands([sequence(torch.ones(length, 1)) for length in lengths])
+    assert [graph.num_vertices for band in bands for graph in band] == sorted(lengths)
+    # The last example of a band may reach over its end.
+    fair = sum(lengths) / 4
+    assert all(sum(graph.num_vertices for graph in band) <= fair + band[-1].num_vertices for band in bands)
 
 
 def test_a_batch_is_dealt_by_its_costs() -> None:
