@@ -79,7 +79,7 @@ class Execution:
 
     def holders(self) -> dict[str, int]:
         """Count the engine's tensors that share the memory of each of the user's parameters, by name."""
-        return Counter(name for update in self._updates.values() for name in update.aliases)
+        return Counter(name for update in self._updates.values() for name in update.sharing())
 
     def transfer(self, operation: int, iteration: int, following: Callable[[], int | None]) -> None:
         self._mover.run(operation, iteration, following)

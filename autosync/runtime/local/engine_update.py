@@ -228,6 +228,13 @@ class EngineUpdate:
             for part, start, stop in self._bystanders:
                 self._memory.load_range(part, start, stop)
 
+    def sharing(self) -> Iterator[str]:
+        """Yield the variable of each piece that is updated in the memory of the user's parameter."""
+        for piece in self._pieces:
+            memory = self._memory.parameter(piece.name).untyped_storage().data_ptr()
+            if piece.value.untyped_storage().data_ptr() == memory:
+                yield piece.name
+
     # States.
 
     @property
