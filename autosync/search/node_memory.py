@@ -3,7 +3,8 @@
 It counts the memory that synchronisation decides: parameters and gradients, the optimizer's state where the plan keeps
 it, and the buffers of messages. Activations are not counted, because no model spec knows them. So a plan that is
 refused here certainly does not fit, and a plan that is accepted may still run out of memory. With stages, the profile
-knows activations, and they are counted (`stage_memory`).
+knows activations, and they are counted (`stage_memory`). Such a plan has to leave a tenth of the memory free, because
+the count is up to a tenth below what ranks take (`benchmarks/pipelines/memory.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from autosync.plan.types import Local, Operation, Plan, Region, Transfer
 from autosync.search.stage_memory import stage_rank_bytes
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ITEM_BYTES, STATE_ITEM_BYTES, ModelSpec
+
+_TO_SPARE = 1.1
 
 
 class NodeMemory:
@@ -32,10 +35,14 @@ class NodeMemory:
         if not self._limits:
             return True
         needs: dict[int, float] = defaultdict(float)
-        of_ranks = stage_rank_bytes(plan, self._model) if plan.stages else rank_bytes(plan, self._model)
-        for rank, num_bytes in zip(plan.ranks, of_ranks, strict=True):
+        for rank, num_bytes in zip(plan.ranks, self._of_ranks(plan), strict=True):
             needs[rank.node] += num_bytes
         return all(needs[node] <= limit for node, limit in self._limits.items())
+
+    def _of_ranks(self, plan: Plan) -> list[float]:
+        if plan.stages:
+            return [_TO_SPARE * one for one in stage_rank_bytes(plan, self._model)]
+        return rank_bytes(plan, self._model)
 
 
 def rank_bytes(plan: Plan, model: ModelSpec) -> list[float]:

@@ -4,6 +4,7 @@ Every rank builds the whole model, and keeps gradients and state of what its sta
 microbatch holds activations until its backward pass, and the plan's order says how many microbatches are between both.
 If backward passes are split, it holds them until the gradients of weights are there: their factors take as much. If
 backward passes compute activations again, it holds what has crossed the boundary before its stage.
+A backward pass also has, for a while, the gradients of the activations that it is at: as much as lies between two cuts.
 Without a flush, it also has a copy of its stage's parameters for each version that passes under way need.
 In the first step, each rank also runs all stages by itself on one microbatch, with the gradients of the whole model.
 """
@@ -23,13 +24,14 @@ def stage_rank_bytes(plan: Plan, model: ModelSpec) -> list[float]:
     passes = [one for one in plan.operations if isinstance(one, Local) and isinstance(one.settings, StagePass)]
     share = passes[0].num_elements / model.batch_size
     of_stage = [share * num_bytes for num_bytes in _held_bytes(plan, model)]
+    passing = share * _most_between_cuts(model)
     trained = _trained_bytes(plan, model)
     activations = _most_under_way(plan, passes, of_stage, _entering_bytes(plan, model, passes[0].num_elements))
     found = []
     for rank in range(len(plan.ranks)):
         in_a_step = trained[rank] + activations[rank]
         in_the_check = model.num_bytes + sum(of_stage)
-        found.append(model.num_bytes + max(in_a_step, in_the_check))
+        found.append(model.num_bytes + max(in_a_step, in_the_check) + passing)
     return found
 
 
@@ -44,6 +46,12 @@ def _held_bytes(plan: Plan, model: ModelSpec) -> list[float]:
     end = until[-1] + (until[-1] - until[-2] if len(until) > 1 else 0)
     places = [held[stage.before] for stage in plan.stages] + [end]
     return [float(max(0, after - before)) for before, after in itertools.pairwise(places)]
+
+
+def _most_between_cuts(model: ModelSpec) -> float:
+    """Return the most that the profiled batch holds between two cuts."""
+    held = [0, *(cut.held_bytes for cut in model.timeline.cuts)]
+    return float(max((after - before for before, after in itertools.pairwise(held)), default=0))
 
 
 def _trained_bytes(plan: Plan, model: ModelSpec) -> list[float]:
