@@ -14,6 +14,8 @@ DEMO_DIR := build/demo
 
 # Without it a process started here finds ./autosync before the installed package, and with it no autosync.cli.
 export PYTHONSAFEPATH := 1
+# Tests start hundreds of processes. Each would compile our sources anew where an environment forbids to keep the result.
+export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 export PIP_ROOT_USER_ACTION := ignore

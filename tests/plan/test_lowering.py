@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import random
 import subprocess
@@ -22,23 +23,23 @@ from autosync.strategy.synchronisers.parameter_server import ParameterServer
 from tests.helpers.example_plans import cluster_of, examples, model_with, plan_of
 from tests.helpers.random_specs import random_cluster, random_model
 
+NUM_RANDOM = 60
 
-def random_plans(count: int) -> list[tuple[Strategy, ModelSpec, ClusterSpec]]:
+
+@functools.cache
+def random_plans() -> list[tuple[Strategy, ModelSpec, ClusterSpec]]:
     rng = random.Random(5)
     found = []
-    for _ in range(count):
+    for _ in range(NUM_RANDOM):
         model, cluster = random_model(rng), random_cluster(rng)
         limits = Limits(allow=("lossy", "stale"), slice_bytes=(1024, 4096), max_parts=5)
         found.append((Space(model=model, cluster=cluster, limits=limits).sample(rng), model, cluster))
     return found
 
 
-RANDOM = random_plans(60)
-
-
-@pytest.mark.parametrize("case", RANDOM, ids=range(len(RANDOM)))
-def test_what_holds_of_every_plan(case: tuple[Strategy, ModelSpec, ClusterSpec]) -> None:
-    strategy, model, cluster = case
+@pytest.mark.parametrize("number", range(NUM_RANDOM))
+def test_what_holds_of_every_plan(number: int) -> None:
+    strategy, model, cluster = random_plans()[number]
     plan = lower(strategy, model, cluster)
     assert plan == lower(strategy, model, cluster)
     assert plan == lower(canonical(strategy, model, cluster), model, cluster)
