@@ -11,8 +11,8 @@ import pytest
 
 from tests.golden import values
 
-QUICK_MODELS = ("ncf_small", "squeezenet")
-NUM_QUICK = 40
+QUICK_MODELS = ("acoustic_mlp", "ncf_small")
+NUM_QUICK = 15
 
 
 def _assert_same(path: Path, lines: Iterable[str], *, of: int | None = None) -> None:

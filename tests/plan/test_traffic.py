@@ -19,6 +19,8 @@ from autosync.specs.cluster import ClusterSpec, Node, Rack
 PAIRS = [(c, a) for c in get_args(Collective) for a in get_args(NamedAlgorithm) if has_algorithm(c, a)]
 HALVING = [("reduce_scatter", "halving_doubling"), ("all_gather", "halving_doubling")]
 LENGTHS = (0, 1, 2, 3, 5, 8, 16, 17, 31, 100, 1003)
+# Powers of two and what is beside them; slow are the other numbers, of which the next test draws some.
+QUICK_NUMBERS = (1, 2, 3, 4, 5, 7, 8, 9, 16)
 GATHERS = ("gather_v", "all_gather_v")
 
 
@@ -87,7 +89,9 @@ def random_placement(rng: random.Random, n: int) -> tuple[ClusterSpec, tuple[int
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), PAIRS)
-@pytest.mark.parametrize("n", range(1, 18))
+@pytest.mark.parametrize(
+    "n", [pytest.param(n, marks=() if n in QUICK_NUMBERS else pytest.mark.slow) for n in range(1, 18)]
+)
 def test_closed_form_equals_expansion(collective: Collective, algorithm: Algorithm, n: int) -> None:
     if not fits(collective, algorithm, n):
         return
