@@ -227,9 +227,16 @@ def in_order(example: Example, *, is_queued: bool) -> None:
     assert not any(one._told for one in made), "what was told is kept until an operation begins, and no longer"
 
 
-@pytest.mark.parametrize("is_queued", [False, True])
-@pytest.mark.parametrize("overlap", ["backward", "forward"])
-@pytest.mark.parametrize("name", WITHOUT_FACTORS)
+# Each example with both overlaps, queued with one of them and not with the other, in turn; the other half is slow.
+IN_TURN = [
+    pytest.param(name, overlap, is_queued, marks=pytest.mark.slow if (number + place + is_queued) % 2 else ())
+    for number, name in enumerate(WITHOUT_FACTORS)
+    for place, overlap in enumerate(("backward", "forward"))
+    for is_queued in (False, True)
+]
+
+
+@pytest.mark.parametrize(("name", "overlap", "is_queued"), IN_TURN)
 def test_what_needs_something_waits_for_it(name: str, overlap: Overlap, is_queued: bool) -> None:
     in_order(examples(overlap)[name], is_queued=is_queued)
 

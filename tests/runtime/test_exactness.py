@@ -23,7 +23,7 @@ def test_cases_that_once_failed(exactness: Any) -> None:
     ("count", "options"),
     [
         pytest.param(
-            24, ("--cluster", "unequal nodes", "--cluster", "2 nodes x 2 and a server"), marks=pytest.mark.timeout(300)
+            12, ("--cluster", "unequal nodes", "--cluster", "2 nodes x 2 and a server"), marks=pytest.mark.timeout(300)
         ),
         pytest.param(600, (), marks=[pytest.mark.slow, pytest.mark.timeout(1000)]),
         pytest.param(200, ("--delays",), marks=[pytest.mark.slow, pytest.mark.timeout(1000)]),
