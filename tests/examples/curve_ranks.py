@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # DDP and optimizers import it late, so that each rank would do so
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 # Loaded before the ranks part, so that none has to.

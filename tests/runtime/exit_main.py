@@ -67,8 +67,9 @@ def codes_of(folder: Path, number: int, bundle: str, name: str, way: str) -> lis
 
 
 def main(folder: Path) -> None:
-    # What the first optimizer imports takes a second as well.
+    # What the first optimizer imports takes a second as well, and so does what `parallelize` does.
     torch.optim.SGD([torch.zeros(1)])
+    assert autosync.parallelize
     for number, (bundle, name, way) in enumerate(json.loads((folder / "cases.json").read_text())):
         codes = codes_of(folder, number, bundle, name, way)
         if codes is None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # DDP and optimizers import it late, so that each rank would do so
 import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parent))
