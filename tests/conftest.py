@@ -6,8 +6,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 # Before anything imports numpy or torch: tests run side by side, and more threads than cores slow them all.
@@ -64,6 +65,19 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         folder = tmp_path_factory.mktemp("state")
         patch.setenv("XDG_STATE_HOME", str(folder))
         yield folder
+
+
+@pytest.fixture
+def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The local launcher forks its ranks from a process that has imported torch: they are there at once."""
+    from tests.helpers.forks import Forked
+
+    def start(command: Sequence[str], **options: Any) -> Any:
+        return (Forked if command[0] == sys.executable else subprocess.Popen)(command, **options)
+
+    names = ("DEVNULL", "STDOUT", "TimeoutExpired")
+    stand_in = SimpleNamespace(Popen=start, **{name: getattr(subprocess, name) for name in names})
+    monkeypatch.setattr("autosync.launchers.local.subprocess", stand_in)
 
 
 @pytest.fixture

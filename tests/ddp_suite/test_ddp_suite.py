@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.forks import Forked
+
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "ddp-behaviour.md"
 LIMIT_SECONDS = 400
@@ -18,17 +20,15 @@ LIMIT_SECONDS = 400
 def run(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
     """The exit code, the JSON document, and what was printed. Whatever still runs at the end is ended."""
     output = folder / "suite.json"
-    process = subprocess.Popen(
+    process = Forked(
         (sys.executable, HERE / "run.py", "--output", output, *arguments),
-        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        text=True,
         start_new_session=True,
         env={**os.environ, "PYTHONSAFEPATH": "1"},
     )
     try:
-        printed, _ = process.communicate(timeout=LIMIT_SECONDS)
+        (printed,) = process.communicate(timeout=LIMIT_SECONDS)
     finally:
         if process.poll() is None:
             # It ends its ranks when it is asked to end.

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.forks import Forked
+
 LIMIT_SECONDS = 120.0
 
 
@@ -19,10 +21,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[str, An
     """What each rank says of its two trainings."""
     store = tmp_path_factory.mktemp("watch") / "store"
     main = Path(__file__).parent / "watched_main.py"
-    started = [
-        subprocess.Popen((sys.executable, "-P", main, str(rank), str(store)), stdout=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
+    started = [Forked((sys.executable, "-P", main, str(rank), str(store)), stdout=subprocess.PIPE) for rank in range(2)]
     try:
         outputs = [one.communicate(timeout=LIMIT_SECONDS)[0] for one in started]
         assert [one.returncode for one in started] == [0, 0]

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autosync.inputs.host_rates import NUM_WINDOWS, window_rates
+from tests.helpers.forks import Forked
 from tests.helpers.shards import serving, write_shard
 
 LIMIT_SECONDS = 100.0
@@ -82,11 +83,10 @@ def test_an_unfair_host_is_named_in_twenty_of_twenty_runs_and_fair_hosts_in_none
 def _run(folder: Path, servers: list[str]) -> list[dict[str, Any]]:
     main = Path(__file__).parent / "hosts_main.py"
     started = [
-        subprocess.Popen(
+        Forked(
             (sys.executable, "-P", main, str(rank), str(NUM_RANKS), str(folder / "store"), f"{server}/all.tar"),
             env={**os.environ, "AUTOSYNC_NODE": f"node-{rank}"},
             stdout=subprocess.PIPE,
-            text=True,
         )
         for rank, server in enumerate(servers)
     ]

@@ -29,6 +29,7 @@ from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.stages import ModelStage
 from autosync.strategy.synchronisers.sharded import Sharded
 from autosync.strategy.synchronisers.sufficient_factors import SufficientFactors
+from tests.helpers.forks import Forked
 
 HERE = Path(__file__).parent
 EXACTNESS = HERE.parents[1] / "benchmarks" / "exactness" / "exactness.py"
@@ -83,7 +84,7 @@ class Ranks:
         self.cluster = cluster
         # A command before that of the ranks: one that gives them a network of their own, for example.
         self.within: tuple[str, ...] = ()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
 
     def bundle(self, preset: str, task: str, **options: Any) -> str:
         """The path of a preset's bundle."""
@@ -142,8 +143,9 @@ class Ranks:
         """Each rank's answers, as many as it gave."""
         (self.folder / "cases.json").write_text(json.dumps(cases))
         num_ranks = self.cluster.num_workers
+        start = subprocess.Popen if self.within else Forked
         with (self.folder / "log").open("wb") as log:
-            self._process = subprocess.Popen(
+            self._process = start(
                 (*self.within, sys.executable, HERE / "rank_main.py", self.folder, str(num_ranks)),
                 env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
                 stdin=subprocess.DEVNULL,
@@ -201,14 +203,14 @@ def make_ranks(tmp_path: Path) -> Iterator[Callable[[str], Ranks]]:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[Path, list[str], str], subprocess.Popen[bytes]]]:
+def serve() -> Iterator[Callable[[Path, list[str], str], Forked]]:
     """Starts a process that serves bundles in turn."""
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[Forked] = []
 
-    def start(folder: Path, bundles: list[str], node: str) -> subprocess.Popen[bytes]:
+    def start(folder: Path, bundles: list[str], node: str) -> Forked:
         (folder / "served.json").write_text(json.dumps(bundles))
         with (folder / "server.log").open("wb") as log:
-            process = subprocess.Popen(
+            process = Forked(
                 (sys.executable, HERE / "server_main.py", folder, node),
                 env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
                 stdin=subprocess.DEVNULL,
@@ -229,17 +231,18 @@ def exactness() -> Callable[..., dict[str, Any]]:
     """Runs `benchmarks/exactness/exactness.py` with arguments; what it prints."""
 
     def run(*arguments: str, limit_seconds: float = 200) -> dict[str, Any]:
-        done = subprocess.run(
+        process = Forked(
             (sys.executable, EXACTNESS, *arguments),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
-            timeout=limit_seconds,
-            check=False,
         )
-        assert done.stdout, done.stderr
-        printed: dict[str, Any] = json.loads(done.stdout)
+        try:
+            out, errors = process.communicate(limit_seconds)
+        finally:
+            process.kill()
+        assert out, errors
+        printed: dict[str, Any] = json.loads(out)
         return printed
 
     return run
@@ -256,7 +259,7 @@ def wire_answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
     command = (sys.executable, HERE / "wire_main.py", folder, str(num_ranks), *cases)
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+        process = Forked(command, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
         process.wait(60)
     finally:

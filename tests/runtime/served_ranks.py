@@ -13,6 +13,7 @@ from typing import Any
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from tests.helpers.forks import Forked
 
 HERE = Path(__file__).parent
 
@@ -35,17 +36,19 @@ class Served:
     def __init__(self, ranks: Any) -> None:
         self.ranks = ranks
         self.folder: Path = ranks.folder
-        self._servers: list[subprocess.Popen[bytes]] = []
+        self._servers: list[subprocess.Popen[bytes] | Forked] = []
 
     def bundle(self, name: str, strategy: Strategy, task: str) -> str:
         conftest = sys.modules[type(self.ranks).__module__]
         path: str = conftest.write_bundle(self.folder / f"{name}.yaml", strategy, task, self.ranks.cluster)
         return path
 
-    def start(self, command: Sequence[str], node: str) -> subprocess.Popen[bytes]:
+    def start(
+        self, command: Sequence[str], node: str, way: type[subprocess.Popen[bytes] | Forked] = subprocess.Popen
+    ) -> subprocess.Popen[bytes] | Forked:
         with (self.folder / f"server-{node}.log").open("wb") as log:
             self._servers.append(
-                subprocess.Popen(
+                way(
                     (sys.executable, *command),
                     env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
                     stdin=subprocess.DEVNULL,
@@ -60,7 +63,7 @@ class Served:
         (self.folder / "served.json").write_text(json.dumps(bundles))
         for node in self.ranks.cluster.nodes:
             if node.role == "server":
-                self.start((str(HERE / "server_main.py"), str(self.folder), node.name), node.name)
+                self.start((str(HERE / "server_main.py"), str(self.folder), node.name), node.name, Forked)
 
     def answers(self, node: str = "s0") -> list[Any]:
         """What came of each training, once the server has ended."""

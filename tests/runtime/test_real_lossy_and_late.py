@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,30 +39,6 @@ def bundle_of(example: Example, folder: Path, name: str) -> tuple[Bundle, str]:
     path = folder / f"{name}.yaml"
     save_bundle(path, bundle)
     return bundle, str(path)
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[[Path, list[str], str], subprocess.Popen[bytes]]]:
-    """Starts a process that serves bundles in turn."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(folder: Path, bundles: list[str], node: str) -> subprocess.Popen[bytes]:
-        (folder / "served.json").write_text(json.dumps(bundles))
-        with (folder / "server.log").open("wb") as log:
-            process = subprocess.Popen(
-                (sys.executable, HERE / "server_main.py", folder, node),
-                env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
 
 
 def more_examples(overlap: Any) -> dict[str, Example]:

@@ -27,6 +27,7 @@ from autosync.strategy.synchronisers.periodic import Periodic
 from autosync.strategy.synchronisers.sharded import Sharded
 from autosync.strategy.synchronisers.sparse_gather import SparseGather
 from tests.helpers.example_plans import cluster_of, model_with
+from tests.helpers.forks import Forked
 
 PROGRAM = Path(__file__).with_name("stock_ranks.py")
 LIMIT_SECONDS = 300.0
@@ -165,10 +166,9 @@ def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """What each rank answers to each case, all from one launch."""
     folder = tmp_path_factory.mktemp("stock")
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
+        process = Forked(
             (sys.executable, PROGRAM, folder, str(request.param)),
             env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
-            stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,

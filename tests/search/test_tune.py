@@ -90,6 +90,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_from_a_task_to_a_bundle_on_real_ranks(told: Told) -> None:
     output = Path("out/best.yaml")
     tuned = tune(

@@ -63,6 +63,7 @@ def test_whoever_proposes_everything_is_stock_ddp(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_ranks")
 def test_on_real_ranks_with_every_flag() -> None:
     task = str(Path(__file__).with_name("tiny.py"))
     tuned = tune(

@@ -111,6 +111,7 @@ def test_stock_ddp_and_one_worker_have_no_stages_and_nothing_is_said(
     assert tuned.summary["stages"] == {"searched": False, "why_not": None, "in_words": None}
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_a_task_is_profiled_with_cuts_and_trained_with_stages_on_real_ranks() -> None:
     tuned = tune(
         model=f"{TASKS}:task", cluster="local-2", num_trials=0, effort=CHEAP, study="real", simulator="timeline"

@@ -20,6 +20,7 @@ from autosync.strategy.bundle import Bundle, save_bundle
 from autosync.strategy.presets import build_preset
 from autosync.strategy.synchronisers.sparse_gather import SparseGather
 from autosync.trials.replay import replay_task
+from tests.helpers.forks import Forked
 
 PROGRAM = Path(__file__).with_name("replay_ranks.py")
 LIMIT_SECONDS = 100.0
@@ -36,10 +37,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     save_model(model, folder / "model.yaml")
     save_bundle(folder / "ddp.bundle.yaml", _bundle(model))
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
+        process = Forked(
             (sys.executable, PROGRAM, folder, str(NUM_RANKS)),
             env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
-            stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,

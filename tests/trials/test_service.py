@@ -166,6 +166,7 @@ OUT_OF_MEMORY = "raised: rank 1: .*(MemoryError|can't allocate memory)"
         pytest.param("", "leave", "lost_rank: rank 1 is gone: exit code 0", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.usefixtures("forked_ranks")
 def test_a_failure_is_told_by_its_cause_and_the_next_trial_runs(
     preset: str, how: str, told: str, make: MakeService, fault: Path
 ) -> None:
@@ -182,6 +183,7 @@ def test_a_failure_is_told_by_its_cause_and_the_next_trial_runs(
             assert service.run("stock", 2).step_seconds
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_what_does_not_end_ends_at_the_limit_and_each_rank_says_where_it_is(
     make: MakeService, fault: Path, cluster: ClusterSpec
 ) -> None:
@@ -262,6 +264,7 @@ def test_a_rank_that_ends_between_trials(make: MakeService, started: list[int]) 
         assert len(started) == 6
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_what_cannot_run_is_refused(make: MakeService, cluster: ClusterSpec, tmp_path: Path) -> None:
     with make() as service:
         other = _bundle("ddp", model_of(f"{TASK}:large"), cluster)
@@ -271,6 +274,7 @@ def test_what_cannot_run_is_refused(make: MakeService, cluster: ClusterSpec, tmp
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.usefixtures("forked_ranks")
 def test_ranks_without_gpus_are_not_started_for_nccl(make: MakeService, cluster: ClusterSpec) -> None:
     nccl = replace(cluster, backend="nccl")
     with make(cluster=nccl) as service:
@@ -279,6 +283,7 @@ def test_ranks_without_gpus_are_not_started_for_nccl(make: MakeService, cluster:
     assert "this: the cluster's backend is nccl, which needs a GPU for each rank, and torch" in failure.message
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_stock_ddp_takes_a_model_that_leaves_parameters_out_only_when_told(make: MakeService) -> None:
     with make(f"{TASK}:leaves_out") as service:
         service.prepare(Contestant(name="told", ddp=DdpSettings(find_unused_parameters=True)))

@@ -35,6 +35,7 @@ def _bundle(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Bundl
     return bundled(strategy, model, cluster)
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_a_spec_trains_under_ddp_and_under_our_engine(cluster: ClusterSpec, started: list[int], tmp_path: Path) -> None:
     model = load_model(TARGET)
     with TrialService(target=TARGET, model=model, cluster=cluster, folder=tmp_path / "f") as service:
@@ -46,6 +47,7 @@ def test_a_spec_trains_under_ddp_and_under_our_engine(cluster: ClusterSpec, star
     assert len(started) == 2
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_a_replay_has_the_pace_of_its_batching(cluster: ClusterSpec, started: list[int], tmp_path: Path) -> None:
     """The profile's own policy takes twice as long, and loses half a step more to the slowest rank."""
     graphs = GraphProfile(
@@ -112,6 +114,7 @@ def test_on_a_testbed_bytes_are_counted_and_it_stays_up_between_launches(
     assert emulated.name not in [found.layout.name for found, _ in live.find_all()]
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_rows_of_a_replayed_table_are_updated_at_a_server(
     cluster: ClusterSpec, started: list[int], tmp_path: Path
 ) -> None:

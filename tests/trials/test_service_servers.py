@@ -39,6 +39,7 @@ def _served(target: str, cluster: ClusterSpec, overlap: str = "backward") -> Con
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_ranks")
 def test_what_arrives_from_a_server_can_be_compared(started: list[int], tmp_path: Path) -> None:
     cluster = ClusterSpec(name="served", nodes=_nodes(1e9, ("localhost",) * 3))
     with TrialService(
@@ -53,6 +54,7 @@ def test_what_arrives_from_a_server_can_be_compared(started: list[int], tmp_path
     assert len(started) == 3
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_contestants_with_and_without_servers_take_turns(started: list[int], tmp_path: Path) -> None:
     cluster = ClusterSpec(name="served", nodes=_nodes(1e9, ("localhost",) * 3))
     with TrialService(

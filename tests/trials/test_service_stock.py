@@ -23,6 +23,7 @@ EXACT = {
 }
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_every_setting_trains_and_only_a_cast_rounds(cluster: ClusterSpec, tmp_path: Path) -> None:
     with TrialService(
         target=TASK, model=model_of(TASK), cluster=cluster, folder=tmp_path, timeout_seconds=60.0

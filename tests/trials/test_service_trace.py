@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from autosync.pictures.trace_file import read_trace, steps_of
 from autosync.plan.bundling import bundled
 from autosync.specs.cluster import ClusterSpec
@@ -13,6 +15,7 @@ from autosync.trials.service import Contestant, TrialService
 TARGET = "mobilenet_v2@x0.1"
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_every_worker_writes_a_timeline(cluster: ClusterSpec, started: list[int], tmp_path: Path) -> None:
     model = load_model(TARGET)
     strategy = build_preset("ddp", model, cluster)
@@ -30,6 +33,7 @@ def test_every_worker_writes_a_timeline(cluster: ClusterSpec, started: list[int]
         assert len({span.name for span in rank.spans if span.kind == "transfer"}) == len(strategy.messages)
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_stock_ddp_is_traced_by_a_hook(cluster: ClusterSpec, started: list[int], tmp_path: Path) -> None:
     model = load_model(TARGET)
     stock = Contestant(name="stock", ddp=as_it_ships(model, is_replayed=True), trace=tmp_path / "t.json")
@@ -59,6 +63,7 @@ def test_stock_ddp_is_traced_by_a_hook(cluster: ClusterSpec, started: list[int],
     assert all(backward.start < span.start < min(span.end, wait.end) for span in by_kind["transfer"])
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_a_contestant_that_is_not_traced_has_no_timeline(
     cluster: ClusterSpec, started: list[int], tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ MODEL = chain(4, batch_size=4, tied=[(0, 3)], seconds=[0.002] * 4)
 STAGES = [ModelStage(before=0, ranks=(0,)), ModelStage(before=2, ranks=(1,))]
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_stages_of_a_spec_are_replayed_on_real_ranks(cluster: ClusterSpec, tmp_path: Path) -> None:
     path = tmp_path / "chain.yaml"
     save_model(MODEL, path)
@@ -35,6 +36,7 @@ def test_stages_of_a_spec_are_replayed_on_real_ranks(cluster: ClusterSpec, tmp_p
     assert min(min(steps) for steps in samples.step_seconds) > 0.9 * least
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_stages_that_stash_parameters_are_replayed_on_real_ranks(cluster: ClusterSpec, tmp_path: Path) -> None:
     path, model = tmp_path / "chain.yaml", chain(4, batch_size=4, seconds=[0.002] * 4)
     save_model(model, path)

@@ -38,7 +38,7 @@ TINY = ProbeSettings(
 
 
 @pytest.fixture
-def pair() -> ClusterSpec:
+def pair(forked_ranks: None) -> ClusterSpec:
     node = Node(name="this", host="localhost", devices=2, bandwidth_out=1e9, bandwidth_in=1e9)
     return ClusterSpec(name="pair", nodes=(node,))
 
