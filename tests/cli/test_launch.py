@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,8 @@ from autosync.strategy.presets import build_preset
 from tests.helpers.shown_commands import shapes, shown_commands
 
 TRAIN = Path(__file__).parents[1] / "launchers" / "train.py"
+# Ranks that need not train are there at once.
+IDLE = (sys.executable, str(TRAIN.with_name("idle.py")))
 Run = Callable[..., subprocess.CompletedProcess[str]]
 AwaitGone = Callable[[Iterable[int]], None]
 
@@ -98,13 +101,36 @@ def _losses(text: str) -> list[str]:
     return re.findall(r"step \d+: ([0-9.]+)", text)
 
 
-def test_a_script_finds_its_bundle_and_trains_as_under_torchrun(run: Run, folder: Path) -> None:
+def test_a_script_finds_its_bundle_and_trains_as_one_process_does(run: Run) -> None:
     launched = run("here.yaml", "--", TRAIN)
     assert launched.returncode == 0, launched.stderr
     assert len(_losses(launched.stdout)) == 4
     assert all(line.startswith("n0 rank 0 | step ") for line in launched.stdout.splitlines()), launched.stdout
     assert launched.stderr == "here: 3 ranks on 2 nodes run (launcher local)\n"
     assert shapes(shown_commands("docs/launch.md")[0].output) <= shapes(launched.stderr + launched.stdout)
+    assert list(map(float, _losses(launched.stdout))) == pytest.approx(_losses_of_one_process(3, 4), rel=1e-5)
+
+
+def _losses_of_one_process(num_ranks: int, num_steps: int) -> list[float]:
+    """The mean losses of steps on the batches of so many ranks."""
+    train = runpy.run_path(str(TRAIN))
+    model = train["make_model"]()
+    optimizer = train["make_optimizer"](model.parameters())
+    found = []
+    for step in range(num_steps):
+        batches = [train["batch"](step, rank) for rank in range(num_ranks)]
+        loss = sum(train["loss_of"](model, one) for one in batches) / num_ranks
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+@pytest.mark.slow
+def test_a_script_trains_as_under_torchrun(run: Run, folder: Path) -> None:
+    launched = run("here.yaml", "--", TRAIN)
+    assert launched.returncode == 0, launched.stderr
     torchrun = subprocess.run(
         (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", TRAIN),
         capture_output=True,
@@ -133,7 +159,7 @@ def test_nodes_that_only_serve_run_the_server(run: Run) -> None:
 
 
 def test_ranks_have_the_environment_of_torchrun_and_what_is_asked_for(run: Run) -> None:
-    launched = run("here.yaml", "--env", "WISH=granted", "--", sys.executable, TRAIN, "--tell")
+    launched = run("here.yaml", "--env", "WISH=granted", "--", *IDLE)
     assert sorted(launched.stdout.splitlines()) == [
         "n0 rank 0 | 0 0 3 2 0 n0 granted",
         "n0 rank 1 | 1 1 3 2 0 n0 granted",
@@ -151,7 +177,7 @@ def test_ranks_have_the_environment_of_torchrun_and_what_is_asked_for(run: Run) 
     ],
 )
 def test_the_first_that_fails_gives_the_code(run: Run, arguments: tuple[str, ...], code: int, words: str) -> None:
-    launched = run("here.yaml", "--logs", "logs", "--", TRAIN, "--wait", *arguments)
+    launched = run("here.yaml", "--logs", "logs", "--", *IDLE, "--wait", *arguments)
     assert launched.returncode == code
     assert words in launched.stderr
     assert launched.stderr.endswith("what ranks wrote: logs\n")
@@ -199,7 +225,7 @@ def test_a_second_signal_ends_who_does_not_listen(
 def test_nothing_is_left_of_a_launch_that_is_killed(
     start: Callable[..., subprocess.Popen[str]], await_gone: AwaitGone
 ) -> None:
-    launched = start("here.yaml", "--", str(TRAIN), "--wait")
+    launched = start("here.yaml", "--", *IDLE, "--wait")
     ids = _waiting(launched)
     launched.kill()
     launched.wait()

@@ -69,20 +69,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--rank", type=int, default=-1, help="who goes wrong")
     parser.add_argument("--exit", type=int, default=0)
-    parser.add_argument("--kill", action="store_true")
     parser.add_argument("--wait", action="store_true")
-    parser.add_argument("--tell", action="store_true")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
-    if chosen.tell:
-        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "AUTOSYNC_NODE", "WISH")
-        print(" ".join(os.environ.get(name, "-") for name in names))
-        return
     if rank == chosen.rank and chosen.exit:
         sys.exit(chosen.exit)
-    if rank == chosen.rank and chosen.kill:
-        os.kill(os.getpid(), signal.SIGKILL)
     if chosen.wait:
         signal.signal(signal.SIGTERM, lambda *_: (print("asked to end", flush=True), os._exit(3)))
         print(f"waits as process {os.getpid()}")
