@@ -63,7 +63,7 @@ def test_each_visit_begins_and_ends_with_the_reference_and_has_it_in_between(tmp
     assert flag_drift(of_one) == of_one
 
 
-@pytest.mark.parametrize("stops_at", [None, 27, 29])
+@pytest.mark.parametrize("stops_at", [None, 27, pytest.param(29, marks=pytest.mark.slow)])
 def test_the_fastest_random_strategies_are_measured_again_in_the_end(stops_at: int | None, tmp_path: Path) -> None:
     combinations = (combination(num_again=3),)
     if stops_at is not None:
@@ -118,16 +118,23 @@ def test_what_the_plan_has_no_more_stays_in_the_store(tmp_path: Path) -> None:
     assert {record.cluster_name for record in read_packed(tmp_path / "packed")} == {"2-hosts"}
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a campaign that was not interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    collector(folder, Services()).collect()
+    return folder
+
+
 @pytest.mark.parametrize(
-    "stops_at", [1, 9, 23, *(pytest.param(number, marks=pytest.mark.slow) for number in (2, 5, 17, 30))]
+    "stops_at", [1, 23, *(pytest.param(number, marks=pytest.mark.slow) for number in (2, 5, 9, 17, 30))]
 )
-def test_an_interrupted_campaign_goes_on_where_it_was(stops_at: int, tmp_path: Path) -> None:
-    collector(tmp_path / "whole", Services()).collect()
+def test_an_interrupted_campaign_goes_on_where_it_was(stops_at: int, whole: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         collector(tmp_path / "cut", Services(stops_at=stops_at)).collect()
     assert collector(tmp_path / "cut", Services()).collect()
     # What is proposed follows from what was measured, which here is the same on any day.
-    assert strategies(tmp_path / "cut") == strategies(tmp_path / "whole")
+    assert strategies(tmp_path / "cut") == strategies(whole)
     numbers = [record.trial for record in RecordStore(tmp_path / "cut").records()]
     assert len(set(numbers)) == len(numbers)
 
@@ -189,7 +196,7 @@ class Disturbed(Idle):
         return self._shares.pop(0) if self._shares else 0.0
 
 
-@pytest.mark.parametrize("num_disturbed", [1, 2, 3])
+@pytest.mark.parametrize("num_disturbed", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_a_trial_that_others_disturb_is_made_again(tmp_path: Path, num_disturbed: int) -> None:
     campaign_collector = collector(tmp_path, Services(), Disturbed(num_disturbed))
     campaign_collector.collect()

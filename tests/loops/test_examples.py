@@ -23,9 +23,13 @@ KINDS = {
     "logistic_regression": "independent",
     "topics": "two_dimensions",
 }
+QUICK = ("matrix_factorisation", "logistic_regression", "topics")
 
 
-@pytest.mark.parametrize("name", KINDS)
+# To compile a loop takes seconds: one of each schedule, and the one that draws random numbers.
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in KINDS]
+)
 def test_an_example_learns_and_is_compiled(name: str) -> None:
     loop = load_loop(str(ROOT / f"examples/loops/{name}.py"))
     records = loop.load_records()

@@ -49,7 +49,7 @@ LOADS: dict[str, Load] = {
 }
 
 
-@pytest.mark.parametrize("correlation", [0.0, 0.9])
+@pytest.mark.parametrize("correlation", [pytest.param(0.0, marks=pytest.mark.slow), 0.9])
 @pytest.mark.parametrize("load", LOADS)
 def test_a_contestant_is_hardly_ever_found_to_differ_from_itself(load: str, correlation: float) -> None:
     """100 comparisons of each kind, at the full 95 %: 5 are to be expected, more than 10 in one of 90 such tests."""
