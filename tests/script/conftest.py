@@ -40,6 +40,7 @@ class Ranks:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._stock: dict[str, Outcome] = {}
         with (folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 (sys.executable, "-P", HERE / "ranks_main.py"),
@@ -65,6 +66,13 @@ class Ranks:
         key = key or f"{script}-{way or 'stock'}"
         bundles = [script_tasks.write_bundle(self.folder, script, way, **one) for one in models if way]
         return self._outcome(script, key, arguments, bundles)
+
+    def stock(self, script: str) -> Outcome:
+        """How a script ends well under stock DDP. It runs once, however many tests compare with it."""
+        if script not in self._stock:
+            self._stock[script] = self.run(script, None)
+            assert self._stock[script].codes == (0, 0), self._stock[script].logs
+        return self._stock[script]
 
     def run_in_turns(
         self, script: str, ways: Sequence[str], *, steps_a_turn: int, arguments: Sequence[str] = (), **model: Any

@@ -45,8 +45,7 @@ def _runs() -> Iterator[Any]:
 def test_a_script_trains_to_the_weights_of_stock_ddp(ranks: Any, compare: Any, script: str, ways: list[str]) -> None:
     options = SCRIPTS[script]
     models, tolerance = options.get("models", ({},)), options.get("tolerance", 1e-9)
-    stock = ranks.run(script, None)
-    assert stock.codes == (0, 0), stock.logs
+    stock = ranks.stock(script)
     for way in ways:
         ours = ranks.run(script, way, models=models)
         assert ours.codes == (0, 0), (way, *ours.logs)

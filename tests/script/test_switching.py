@@ -27,8 +27,7 @@ WAYS = ("bytescheduler", "servers", "ddp", "byteps")
 def test_strategies_in_turn_train_to_the_weights_of_stock_ddp(
     ranks: Any, compare: Any, script: str, model: dict[str, Any], tolerance: float
 ) -> None:
-    stock = ranks.run(script, None)
-    assert stock.codes == (0, 0), stock.logs
+    stock = ranks.stock(script)
     turns = ranks.run_in_turns(script, WAYS, steps_a_turn=1, **model)
     assert turns.codes == (0, 0), turns.logs
     for expected, found in zip(stock.saved, turns.saved, strict=True):
@@ -37,8 +36,7 @@ def test_strategies_in_turn_train_to_the_weights_of_stock_ddp(
 
 @pytest.mark.parametrize("way", ["ddp", "bytescheduler"])
 def test_what_a_winner_does_not_fit_goes_on_under_stock_ddp(ranks: Any, compare: Any, way: str) -> None:
-    stock = ranks.run("freezes", None)
-    assert stock.codes == (0, 0), stock.logs
+    stock = ranks.stock("freezes")
     found = ranks.run_by_winner("freezes", way, num_tuned=2)
     assert found.codes == (0, 0), found.logs
     assert all("wrapped its model anew, and the strategy does not fit it" in log for log in found.logs), found.logs
