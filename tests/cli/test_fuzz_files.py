@@ -52,7 +52,7 @@ def _fuzzed(*arguments: str) -> dict[str, Any]:
     ],
 )
 def test_a_slice_of_inputs(kinds: list[str]) -> None:
-    _check("60", kinds)
+    _check("30", kinds)
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def _check_that_nothing_is_lost(found: dict[str, int], num_kills: int, num_trial
     assert found["num_died"] > num_kills / 2
 
 
-@pytest.mark.parametrize("num_kills", [5, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_kills", [3, pytest.param(50, marks=pytest.mark.slow)])
 @pytest.mark.timeout(300)
 def test_killed_at_random_moments(num_kills: int, tmp_path: Path) -> None:
     num_trials = 6 * num_kills
@@ -88,20 +88,25 @@ def test_struck_at_random_moments_inside_trials(num_strikes: int, tmp_path: Path
     assert found["num_outages"] == sum(found["kinds"].values()) > 0, found
 
 
-def _check_that_a_study_is_shared(url: str, folder: Path) -> None:
-    found = _run("together", folder, url, 24)
+def _check_that_a_study_is_shared(url: str, folder: Path, num_trials: int = 24) -> None:
+    found = _run("together", folder, url, num_trials)
     assert found["num_repeated"] == 0
     assert found["num_unfinished"] == 0
-    assert 24 <= found["num_records"] <= 25
+    assert num_trials <= found["num_records"] <= num_trials + 1
     assert found["num_tuners"] == 2
 
 
 @pytest.mark.parametrize(
-    "scheme", ["sqlite:///{}/team.db", pytest.param("journal:{}/team.log", marks=pytest.mark.slow)]
+    ("scheme", "num_trials"),
+    [
+        ("sqlite:///{}/team.db", 12),
+        pytest.param("sqlite:///{}/team.db", 24, marks=pytest.mark.slow),
+        pytest.param("journal:{}/team.log", 24, marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.timeout(300)
-def test_two_tuners_share_a_study(scheme: str, tmp_path: Path) -> None:
-    _check_that_a_study_is_shared(scheme.format(tmp_path), tmp_path)
+def test_two_tuners_share_a_study(scheme: str, num_trials: int, tmp_path: Path) -> None:
+    _check_that_a_study_is_shared(scheme.format(tmp_path), tmp_path, num_trials)
 
 
 @pytest.fixture

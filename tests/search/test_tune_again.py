@@ -145,22 +145,22 @@ def test_a_replay_is_the_same_each_time_and_needs_no_cluster(
     proposer: str, tune_fake: TuneFake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = {}
-    pool, _ = tune_fake(steps, study="pool", num_trials=25, patience=0, effort=CHEAP)
+    pool, _ = tune_fake(steps, study="pool", num_trials=14, patience=0, effort=CHEAP)
     monkeypatch.setattr(FakeService, "prepare", None)
     tuned = [
-        tune(replay="autosync-studies/pool", study=name, proposer=proposer, seed=3, num_trials=12, patience=0)
+        tune(replay="autosync-studies/pool", study=name, proposer=proposer, seed=3, num_trials=7, patience=0)
         for name in ("one", "two")
     ]
     assert [r.strategy_id for r in tuned[0].records] == [r.strategy_id for r in tuned[1].records]
     assert tuned[0].verdict.winner.candidate == tuned[1].verdict.winner.candidate
     known = {record.strategy_id: record for record in _measured(pool)}
-    assert len(tuned[0].records) == 12
+    assert len(tuned[0].records) == 7
     for record in tuned[0].records:
         recorded = known[record.strategy_id].measurement
         assert record.measurement is not None
         assert recorded is not None
         assert record.measurement.median_seconds == pytest.approx(recorded.median_seconds, rel=0.05)
-    whole = tune(replay="pool", study="whole", proposer=proposer, num_trials=60, patience=0)
+    whole = tune(replay="pool", study="whole", proposer=proposer, num_trials=40, patience=0)
     assert {record.strategy_id for record in whole.records} == set(known)
     assert whole.summary["ended"] == "nothing new is left to try"
 
