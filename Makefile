@@ -100,7 +100,7 @@ typing: $(STAMP)
 
 # numba compiles the simulators once, for minutes: here, so that it counts towards no test's time limit.
 kernels: $(STAMP)
-	@$(BIN)/python -c 'from autosync.simulators.learned.rehearsal import rehearsed; rehearsed()'
+	@$(BIN)/python -m autosync.simulators.kernel_compiler
 
 pytest: kernels
 	$(BIN)/python -m pytest -n $(JOBS) --quiet

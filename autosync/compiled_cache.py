@@ -59,7 +59,7 @@ def find_cache(package: Path) -> CompiledCache:
         return CompiledCache(is_enabled=True)
     # In a shared folder, each state of the sources has a folder of its own.
     for caches in [Path(chosen)] if chosen else _caches():
-        folder = caches / f"autosync-{_digest(package)[:16]}"
+        folder = caches / f"autosync-{digest_of(package)[:16]}"
         if _takes_files(folder):
             return CompiledCache(is_enabled=True, folder=folder)
     return CompiledCache(is_enabled=False)
@@ -71,7 +71,7 @@ def drop_stale(package: Path) -> None:
     Does nothing if files cannot be written there.
     """
     stamp = package / "__pycache__" / STAMP
-    digest = _digest(package)
+    digest = digest_of(package)
     with contextlib.suppress(OSError):
         if stamp.is_file() and stamp.read_text(encoding="ascii") == digest:
             return
@@ -102,7 +102,8 @@ def _takes_files(folder: Path) -> bool:
     return not is_full(folder)
 
 
-def _digest(package: Path) -> str:
+def digest_of(package: Path) -> str:
+    """Return a digest of all sources of a package."""
     found = hashlib.sha256()
     for file in sorted(package.rglob("*.py")):
         found.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")

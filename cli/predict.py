@@ -89,7 +89,7 @@ def predict(
     from autosync.simulators.compile_notice import compiling_is_told
 
     model, cluster = model_and_cluster(model_target, cluster_target)
-    with compiling_is_told(note):
+    with compiling_is_told(note, meanwhile=True):
         found = predict_scaling(model, cluster, num_nodes, link=link, price=price, seed=seed, progress=note)
     if as_json:
         print_json(fields(found))

@@ -41,7 +41,7 @@ def report(*, names: tuple[str, ...], output: Path, force: bool, trust: bool, as
     # A study that is named twice is shown once.
     folders = [study_folder(name, find_study(name)) for name in dict.fromkeys(names)]
     require([one for folder in folders for one in storage_named(folder.path)], consent_of(trust=trust))
-    with compiling_is_told(note):
+    with compiling_is_told(note, meanwhile=True):
         reports = [read_study_report(folder) for folder in folders]
         page = report_page(reports)
     for problem in (problem for one in reports for problem in one.left_out):

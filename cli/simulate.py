@@ -103,7 +103,7 @@ def simulate(
         raise InputError(f"one trace of {len(names)} strategies", rule="--trace is of one strategy")
     SIMULATORS.get(simulator)  # refuses a misspelt name before a task is profiled
     strategies, model, cluster = _strategies(names, model_target, cluster_target)
-    with compiling_is_told(note):
+    with compiling_is_told(note, meanwhile=True):
         predictor = open_simulator(simulator, model, cluster, prior=prior)
         predictions = dict(zip(strategies, predictor.predict(list(strategies.values())), strict=True))
         explanation = None

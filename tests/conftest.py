@@ -67,6 +67,14 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_compiler_in_the_background() -> Iterator[None]:
+    """Simulators are compiled by the test that needs them first: no process outlives the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("autosync.first_calls.start_compiler", lambda _: None)
+        yield
+
+
 @pytest.fixture
 def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The local launcher forks its ranks from a process that has imported torch: they are there at once."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autosync.simulators.jit import borrows, borrows_inner
+from autosync.simulators.jit import borrows_elements, borrows_inner
 from autosync.simulators.timeline.scene import (
     CHANNEL_STATE,
     DUE,
@@ -58,7 +58,7 @@ def initial_state(scene: Scene, num_iterations: int) -> PlayState:
     return state
 
 
-@borrows
+@borrows_elements
 def _lay_out(scene: Scene, state: PlayState) -> None:
     """Fill in what is not zero at rest: links and lanes, the waits of items, and local work that waits for nothing."""
     _lay_out_links(scene, state)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autosync.simulators.jit import borrows, inlined
+from autosync.simulators.jit import borrows_elements, inlined
 from autosync.simulators.shared.arrays import Floats
 from autosync.simulators.timeline.event_queue import (
     ADVANCES,
@@ -59,7 +59,7 @@ def play(scene: Scene, count: int | None = None, *, all_of_them: bool = False) -
     return Played(step_ends[:num_steps], state.begun, state.ended, state.passed)
 
 
-@borrows
+@borrows_elements
 def _play(scene: Scene, state: PlayState, step_ends: Floats, all_of_them: bool) -> int:  # noqa: FBT001 - numba has no keyword-only ones
     """Simulate until the end or until steps are steady; return the number of steps."""
     num_iterations, num_steps = len(step_ends), 0

@@ -36,7 +36,8 @@ def fill_ring(group: GroupPlace, found: Messages) -> None:
         found.channel_destination[channel] = group.part + (member - 1) % num_members
         found.channel_hop[channel] = group.tables.channel_hop[group.tables.first_channel[group.template] + member]
         found.first_message[channel + 1] = found.first_message[channel] + 2 * received
-        found.message_bytes[found.first_message[channel] : found.first_message[channel + 1]] = size
+        for message in range(found.first_message[channel], found.first_message[channel + 1]):
+            found.message_bytes[message] = size
     for member in range(num_members):
         part = group.part + member
         first = found.first_take[part]

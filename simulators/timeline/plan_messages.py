@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autosync.simulators.jit import borrows, borrows_inner
+from autosync.first_calls import FIRST_CALLS
+from autosync.simulators.jit import borrows_elements, borrows_inner
 from autosync.simulators.shared.arrays import Integers
 from autosync.simulators.timeline.messages import fill_rounds
 from autosync.simulators.timeline.move_tables import IN_WAVES, NATIVE_RING, MoveTables
@@ -21,6 +22,9 @@ from autosync.simulators.timeline.transfer_sizes import (
     num_waves_of,
 )
 from autosync.simulators.timeline.waves import fill_waves
+
+_MOST_IN_PYTHON = 25_000
+"""The most messages of a plan that Python simulates in about ten seconds, while the kernel is being compiled."""
 
 
 class _KnownMessages(NamedTuple):
@@ -38,6 +42,8 @@ def messages_of(tables: MoveTables, sizes: TransferSizes) -> Messages:
     """
     num_parts, num_operations = int(sizes.first_part[-1]), len(sizes.shape)
     num_channels, num_messages, num_in_waves = _count(tables, sizes)
+    if num_messages > _MOST_IN_PYTHON:
+        FIRST_CALLS.wait()
     found = Messages(
         first_take=np.zeros(num_parts + 1, np.int64),
         take_channel=np.empty(num_messages, np.int64),
@@ -68,7 +74,7 @@ def _workspace(tables: MoveTables, num_messages: int, num_in_waves: int) -> Work
     return Workspace(*(whole[end - length : end] for end, length in zip(ends, lengths, strict=True)))
 
 
-@borrows
+@borrows_elements
 def _fill(tables: MoveTables, sizes: TransferSizes, known: _KnownMessages, space: Workspace, found: Messages) -> None:
     channel = 0
     for number, shape in enumerate(sizes.shape):
@@ -183,7 +189,7 @@ def _num_channels_of(tables: MoveTables, shape: int) -> int:
     return num_channels
 
 
-@borrows
+@borrows_elements
 def _count(tables: MoveTables, sizes: TransferSizes) -> tuple[int, int, int]:
     """Return the numbers of channels and messages, and the most pieces of a group's moves over trees."""
     num_channels, num_messages, num_in_waves = 0, 0, 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from autosync.simulators.jit import borrows, borrows_inner
+from autosync.simulators.jit import borrows_elements, borrows_inner
 from autosync.simulators.shared.arrays import Flags, Integers, Records
 from autosync.simulators.timeline.one_node import BEFORE, HERE, NEXT
 from autosync.simulators.timeline.plan_messages import messages_of
@@ -116,7 +116,7 @@ def _takes(messages: Messages) -> Records:
     return takes
 
 
-@borrows
+@borrows_elements
 def _lay_out(  # noqa: PLR0917 - numba has no keywords
     inputs: SceneInputs,
     sizes: TransferSizes,
@@ -135,7 +135,7 @@ def _lay_out(  # noqa: PLR0917 - numba has no keywords
     return _enter_contexts(inputs, contexts)
 
 
-@borrows
+@borrows_elements
 def _fill(  # noqa: PLR0917 - numba has no keywords
     inputs: SceneInputs,
     sizes: TransferSizes,

@@ -20,6 +20,8 @@ _BASE = {
     "disk_errors",
     "frames",
     "compiled_cache",
+    "first_calls",
+    "interpreted",
     "signatures",
 }
 _LAYERS = [

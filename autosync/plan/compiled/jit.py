@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from autosync.compiled_cache import find_cache
+from autosync.first_calls import CompiledFunction
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -18,7 +19,7 @@ KEPT = find_cache(Path(__file__).parent)
 
 def called(function: FunctionT) -> FunctionT:
     """Compile a function that Python calls."""
-    return KEPT.compiled(function, _CALLED)
+    return cast("FunctionT", CompiledFunction(KEPT.compiled(function, _CALLED), on_lists=False))
 
 
 def inner(function: FunctionT) -> FunctionT:
