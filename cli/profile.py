@@ -14,6 +14,7 @@ from autosync.cli.output import force_option, json_option, note, print_json, pri
 
 if TYPE_CHECKING:
     from autosync.specs.model import ModelSpec, OptimizerSpec, Segment
+    from autosync.specs.task import Task
 
 
 @click.command(
@@ -99,12 +100,14 @@ def profile(
         raise click.UsageError("--rate is for computed or scaled times; add --times computed")
     if precision != "full" and times == "measured":
         raise click.UsageError("--precision is for computed or scaled times; a measured task trains as it is")
-    if input_settings is not None and dataset is None:
-        raise click.UsageError("--input-settings says how a dataset is read; add --input FILE.py:NAME")
     refuse_overwrite(output, force=force)
     # Mistakes are told before torch is loaded.
     training_rate(known_device(rate or DEFAULT_DEVICE), precision)
     task = load_task(target)
+    if dataset is not None and task.reads_dataset:
+        raise click.UsageError(f"{target} has a dataset of its own, which is measured; leave out --input")
+    if input_settings is not None and dataset is None and not task.reads_dataset:
+        raise click.UsageError("--input-settings says how a dataset is read; add --input FILE.py:NAME")
     # This import loads torch, so it waits until everything else has been checked.
     from autosync.specs.profile.run import profile as run_profile
 
@@ -120,8 +123,8 @@ def profile(
         progress=note,
     )
     told = ""
-    if dataset is not None:
-        model, told = _with_input(model, dataset, input_settings)
+    if dataset is not None or task.reads_dataset:
+        model, told = _with_input(model, task, dataset, input_settings)
     if output is not None:
         save_model(model, output)
         note(f"wrote {output}")
@@ -131,15 +134,23 @@ def profile(
         print_text(describe(model) + told)
 
 
-def _with_input(model: ModelSpec, dataset: str, given: Path | None) -> tuple[ModelSpec, str]:
-    """Return the model with what an example of a dataset costs, and what was seen of its input in words."""
+def _with_input(model: ModelSpec, task: Task, dataset: str | None, given: Path | None) -> tuple[ModelSpec, str]:
+    """Return the model with what an example of a dataset costs, and what was seen of its input in words.
+
+    Without a name, the dataset is that of the task.
+    """
     from autosync.inputs.load import load_dataset
     from autosync.inputs.profiled_input import profile_input
     from autosync.inputs.settings import load_settings
+    from autosync.inputs.task_input import with_input
     from autosync.strategy.input_settings import InputSettings
 
     note("input")
-    found = profile_input(load_dataset(dataset), model, InputSettings() if given is None else load_settings(given))
+    settings = InputSettings() if given is None else load_settings(given)
+    if dataset is None:
+        model, found = with_input(model, task, settings)
+        return model, f"\n{found.in_words()}\n"
+    found = profile_input(load_dataset(dataset), model, settings)
     return replace(model, input=found.cost), f"\n{found.in_words()}\n"
 
 

@@ -121,6 +121,8 @@ def _winner(found: ShownSummary) -> list[str]:
         lines.append(f"  the bounds:   {found.stages.in_words}")
     if found.graphs is not None and found.graphs.in_words:
         lines.append(f"  its graphs:   {found.graphs.in_words}")
+    if found.loader is not None and found.loader.in_words:
+        lines.append(f"  its input:    {found.loader.in_words}")
     if winner.training:
         lines.append(f"  training:     {winner.training}")
     return lines + [f"  {ratio.in_words}" for ratio in winner.against]
@@ -145,7 +147,8 @@ def _keep(found: ShownSummary) -> list[str]:
     else:
         first = "Nothing tried is faster than stock DDP for certain: keep it."
     prospect = [_sentence(found.prospect.in_words)] if found.prospect.in_words else []
-    return [first, *prospect, f"  stock DDP: {_time(found, found.contests[0].name)}"]
+    lines = [first, *prospect, f"  stock DDP: {_time(found, found.contests[0].name)}"]
+    return [*lines, f"  its input: {found.loader.in_words}"] if found.loader is not None else lines
 
 
 def _sentence(words: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -278,6 +279,20 @@ class InputLoader(DataLoader[Any]):
 
     def _deal(self, shares: tuple[int, ...]) -> None:
         self.order = self._batches.order = replace(self.order, shares=shares)
+
+    def pause(self) -> None:
+        """Stop the workers where they are until `go_on`. Answers that they have asked for still arrive."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let stopped workers go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        running = {child.pid for child in multiprocessing.active_children()}
+        for process in self._start.processes:
+            if process in running:
+                os.kill(process, number)
 
     def reset_report(self) -> None:
         """Forget what was observed so far."""

@@ -23,7 +23,7 @@ MAIN_PROCESS = -1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTimes:
     """Where and how a batch was made. `read_seconds` is the wait for reads through autosync; what else the dataset
-    does is `decode_seconds`."""
+    does is `decode_seconds`. A processor was busy for `cpu_seconds`, reads included."""
 
     worker: int
     process: int
@@ -32,6 +32,7 @@ class BatchTimes:
     decode_seconds: float
     collate_seconds: float
     hosts: Mapping[str, ReadTotals]
+    cpu_seconds: float = 0.0
 
 
 class MeasuredDataset(Dataset[Any]):
@@ -46,12 +47,12 @@ class MeasuredDataset(Dataset[Any]):
 
     def __getitems__(self, numbers: Sequence[int]) -> Any:
         METER.take()
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), _cpu_seconds()
         try:
             examples, failure = self._fetch(numbers), None
         except AutosyncError as error:
             examples, failure = [], error
-        return examples, failure, time.perf_counter() - began
+        return examples, failure, (time.perf_counter() - began, _cpu_seconds() - cpu)
 
     def _fetch(self, numbers: Sequence[int]) -> list[Any]:
         whole: Any = getattr(self.dataset, "__getitems__", None)
@@ -67,8 +68,8 @@ class MeasuredCollate:
 
     def __call__(self, fetched: Any) -> tuple[Any, AutosyncError | None, BatchTimes]:
         # What MeasuredDataset fetched; torch's types know only lists here.
-        examples, failure, fetch_seconds = fetched
-        began = time.perf_counter()
+        examples, failure, (fetch_seconds, fetch_cpu) = fetched
+        began, cpu = time.perf_counter(), _cpu_seconds()
         batch = None if failure is not None else self.collate(examples)
         collate_seconds = time.perf_counter() - began
         wait_seconds, hosts = METER.take()
@@ -82,5 +83,11 @@ class MeasuredCollate:
             decode_seconds=fetch_seconds - read_seconds,
             collate_seconds=collate_seconds,
             hosts=hosts,
+            cpu_seconds=fetch_cpu + _cpu_seconds() - cpu,
         )
         return batch, failure, times
+
+
+def _cpu_seconds() -> float:
+    """Return the processor time so far: of a worker's process, and in the rank's own process of this thread."""
+    return time.thread_time() if get_worker_info() is None else time.process_time()

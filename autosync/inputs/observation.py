@@ -26,6 +26,7 @@ class WorkerWork:
     read_seconds: float = 0.0
     decode_seconds: float = 0.0
     collate_seconds: float = 0.0
+    cpu_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -95,6 +96,7 @@ class InputWatch:
             read_seconds=old.read_seconds + times.read_seconds,
             decode_seconds=old.decode_seconds + times.decode_seconds,
             collate_seconds=old.collate_seconds + times.collate_seconds,
+            cpu_seconds=old.cpu_seconds + times.cpu_seconds,
         )
         for host, totals in times.hosts.items():
             self.hosts[host] = self.hosts.get(host, ReadTotals()) + totals

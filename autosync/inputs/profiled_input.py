@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 import time
-import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from autosync import units
 from autosync.inputs.loader import loader
+from autosync.inputs.many_workers import many_workers_allowed
 from autosync.inputs.observation import InputReport
 from autosync.specs.input_cost import InputCost
 from autosync.specs.model import ModelSpec
@@ -62,16 +63,19 @@ class ProfiledInput:
 
 
 def profile_input(
-    dataset: Any, model: ModelSpec, settings: InputSettings, *, seconds: float = PROFILE_SECONDS
+    dataset: Any,
+    model: ModelSpec,
+    settings: InputSettings,
+    *,
+    seconds: float = PROFILE_SECONDS,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
 ) -> ProfiledInput:
     """Read batches of the model's size for some seconds; each step sleeps for the time that the model computes.
 
     Examples are read in any order, from a first epoch on. Bytes from disks of this machine are none of its interface.
     """
-    with warnings.catch_warnings():
-        # torch warns of more workers than cores.
-        warnings.filterwarnings("ignore", message="This DataLoader will create")
-        running = loader(dataset, settings, batch_size=model.batch_size, rank=0, world_size=1)
+    with many_workers_allowed():
+        running = loader(dataset, settings, batch_size=model.batch_size, collate_fn=collate_fn, rank=0, world_size=1)
         until, num_steps = time.perf_counter() + seconds, 0
         while num_steps < _LEAST_STEPS or (time.perf_counter() < until and num_steps < _MOST_STEPS):
             for _ in running:
@@ -89,4 +93,5 @@ def cost_of(report: InputReport) -> InputCost:
     num_bytes = sum(one.num_bytes for host, one in report.hosts.items() if host != socket.gethostname())
     work = sum(one.decode_seconds + one.collate_seconds for one in report.workers)
     count = max(report.num_examples, 1)
-    return InputCost(example_bytes=num_bytes / count, worker_seconds=work / count)
+    cpu = min(sum(one.cpu_seconds for one in report.workers), work)
+    return InputCost(example_bytes=num_bytes / count, worker_seconds=work / count, cpu_seconds=cpu / count)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from autosync.inputs.epoch_order import Shuffle
 from autosync.inputs.intervals import RateInterval, rate_interval
 from autosync.inputs.loader import loader
+from autosync.inputs.many_workers import many_workers_allowed
 from autosync.strategy.input_settings import InputSettings
 
 _MIN_STEPS = 4
@@ -55,9 +55,7 @@ class InputTrial:
 
 def run_trial(work: InputWork, settings: InputSettings, *, number: int, seconds: float) -> InputTrial:
     """Run one trial. Batches that workers prefetched while they started are not measured."""
-    with warnings.catch_warnings():
-        # torch warns of more workers than cores; whether they help is what the trial finds out.
-        warnings.filterwarnings("ignore", message="This DataLoader will create")
+    with many_workers_allowed():
         return _run(work, settings, number=number, seconds=seconds)
 
 

@@ -21,6 +21,7 @@ def verdict_section(report: StudyReport) -> Markup:
         _left(report),
         _about_stages(report),
         _about_graphs(report),
+        _about_input(report),
         items(doubts(report)),
     )
 
@@ -105,6 +106,14 @@ def _about_graphs(report: StudyReport) -> Markup:
     if graphs is None or not graphs.in_words:
         return Markup()
     return element("p", f"{graphs.in_words[:1].upper()}{graphs.in_words[1:]}.", class_="soft")
+
+
+def _about_input(report: StudyReport) -> Markup:
+    """Return a paragraph on the input settings, for a task with a dataset."""
+    found = report.summary.loader
+    if found is None or not found.in_words:
+        return Markup()
+    return element("p", f"Input: {found.in_words}.", class_="soft")
 
 
 def doubts(report: StudyReport) -> list[str]:

@@ -64,6 +64,8 @@ def script_ground(
         shares=False,
         stages=False,
         batching=False,
+        # Its own loaders make its batches (see `input_waits`).
+        input=False,
     )
     model, cluster = preparer.model, preparer.cluster
     space = Space(model=model, cluster=cluster, limits=limits)

@@ -22,12 +22,12 @@ LITTLE = 1.02
 class TimeShares:
     """The parts of a step's time, in seconds, as far as a measurement shows them.
 
-    `compute` is the time of the model alone. The rest of the step is communication that compute does not hide:
-    `exposed` while something was busy, and `idle`, a lower limit, while neither compute nor the busiest link nor the
-    processors were. `idle` is None if bytes are not counted; `exposed` is then the whole rest. `link` is the busiest
-    link, which may be a rack's uplink or a link within a node, and the time that it took for all its bytes, hidden or
-    not. `processors` is the time for which all processors of the busiest machine together would have been busy; None
-    if it was not measured.
+    `compute` is the time of the model alone, and `input` the wait for a batch, of a task with a dataset. The rest of
+    the step is communication that compute does not hide: `exposed` while something was busy, and `idle`, a lower limit,
+    while neither compute nor the busiest link nor the processors were. `idle` is None if bytes are not counted;
+    `exposed` is then the whole rest. `link` is the busiest link, which may be a rack's uplink or a link within a node,
+    and the time that it took for all its bytes, hidden or not. `processors` is the time for which all processors of the
+    busiest machine together would have been busy; None if it was not measured.
     """
 
     step: float
@@ -36,9 +36,12 @@ class TimeShares:
     idle: float | None
     link: LinkTime | None
     processors: float | None = None
+    input: float = 0.0
 
     def __str__(self) -> str:
         words = [f"compute {format_time(self.compute)}", f"exposed communication {format_time(self.exposed)}"]
+        if self.input:
+            words.append(f"waiting for input {format_time(self.input)}")
         if self.idle is not None:
             words.append(f"waiting with nothing busy {format_time(self.idle)}")
         words += [busy_in_words(name, share) for name, share in self.busiest]
@@ -73,9 +76,19 @@ def time_shares(
     compute = min(strategy_compute_seconds(strategy, model, cluster), step)
     link = busiest_link(measurement, model, cluster, strategy)
     processors = None if measurement.cpu_share is None else measurement.cpu_share * step
-    idle = None if link is None else max(step - compute - link.seconds - (processors or 0.0), 0.0)
-    exposed = step - compute - (idle or 0.0)
-    return TimeShares(step=step, compute=compute, exposed=exposed, idle=idle, link=link, processors=processors)
+    waits = min(input_wait(measurement, model), step - compute)
+    idle = None if link is None else max(step - compute - waits - link.seconds - (processors or 0.0), 0.0)
+    exposed = step - compute - waits - (idle or 0.0)
+    return TimeShares(
+        step=step, compute=compute, exposed=exposed, idle=idle, link=link, processors=processors, input=waits
+    )
+
+
+def input_wait(measurement: Measurement, model: ModelSpec) -> float:
+    """Return how long a step waits for its batch, on the rank that waits longest; 0 if steps begin with the batch."""
+    if measurement.input is None or model.input is None or not model.input.by_loader:
+        return 0.0
+    return max(measurement.input.wait_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +153,7 @@ class PossibleGain:
         return Headroom(step=self.default.step, bound=self.bound).most
 
     def __str__(self) -> str:
-        share = 1 - self.default.compute / self.default.step
+        share = 1 - (self.default.compute + self.default.input) / self.default.step
         what = f"communication that compute does not hide is {share:.0%} of stock DDP's step"
         if self.most == 1.0:
             return f"{what}: it is as fast as any exact strategy on this cluster can be"

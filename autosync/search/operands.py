@@ -19,6 +19,7 @@ from autosync.specs.launchers import LAUNCHERS
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import model_of
 from autosync.specs.task import Task
+from autosync.specs.task_file import is_task, load_task
 
 ModelOperand = str | ModelSpec | Callable[[], Task]
 ClusterOperand = str | ClusterSpec
@@ -45,9 +46,19 @@ def model_name(model: ModelOperand) -> str:
 def model_spec_of(model: ModelOperand, cluster: ClusterSpec, *, cuts: bool = False) -> ModelSpec:
     """Return the spec of a model. A task is profiled in this call, on the kind of device on which ranks train it.
 
-    With `cuts`, the profile has what strategies with stages need.
+    With `cuts`, the profile has what strategies with stages need. If the task has a dataset, its input is measured too.
     """
-    return model if isinstance(model, ModelSpec) else model_of(model_name(model), device=cluster.device_type, cuts=cuts)
+    spec = model if isinstance(model, ModelSpec) else model_of(model_name(model), device=cluster.device_type, cuts=cuts)
+    if not is_task(model_name(model)):
+        # A replay reads no examples.
+        return replace(spec, input=None) if spec.input is not None and spec.input.by_loader else spec
+    task = load_task(model_name(model))
+    if not task.reads_dataset:
+        return spec
+    # This import loads torch.
+    from autosync.inputs.task_input import with_input
+
+    return with_input(spec, task)[0]
 
 
 def cluster_name(cluster: ClusterOperand) -> str:

@@ -139,6 +139,7 @@ class ShownSummary:
     bound_seconds: float | None = None
     stages: ShownStages | None = None
     graphs: InWords | None = None
+    loader: InWords | None = None
     prospect: InWords
     proposer: str | None = None
     ended: str | None = None

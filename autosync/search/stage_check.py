@@ -33,6 +33,8 @@ def why_undivided_study(settings: StudySettings, model: ModelSpec, cluster: Clus
         return "stock DDP has no stages"
     if settings.is_script:
         return "a pipeline cannot live behind a script's loss.backward()"
+    if model.input is not None and model.input.by_loader:
+        return "trials with stages draw batches without the loader that reads the task's dataset"
     return why_undivided(model, cluster)
 
 

@@ -12,6 +12,7 @@ from autosync.plan.stage_bound import least_divided_memory
 from autosync.search.graph_findings import graph_findings
 from autosync.search.guarantee import ProofResult, Verdict
 from autosync.search.headroom import Headroom, TimeShares, possible_gain, time_shares
+from autosync.search.input_findings import input_findings
 from autosync.search.winner_usage import WinnerUsage
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
@@ -66,9 +67,12 @@ def summary_fields(
         "bound_seconds": gain.bound.seconds,
         "stages": _stage_findings(model, cluster, limit, divided, why_undivided),
         "graphs": graph_findings(verdict.winner.candidate.strategy, model, cluster),
+        "loader": input_findings(
+            verdict.winner.candidate.strategy, verdict.winner.measurement, verdict.default.measurement, model
+        ),
         "prospect": {
             "most_times_as_fast": gain.most,
-            "exposed_share": 1 - gain.default.compute / gain.default.step,
+            "exposed_share": 1 - (gain.default.compute + gain.default.input) / gain.default.step,
             "limit": str(gain.limit.largest),
             "in_words": str(gain),
         },
@@ -160,7 +164,9 @@ def _contest(result: ProofResult, model: ModelSpec, cluster: ClusterSpec) -> dic
     strategy = result.candidate.strategy
     shares = time_shares(measured, model, cluster, strategy)
     # The comparison knows one compute time for all, that without stages.
-    exposed = shares.step - shares.compute if strategy is not None and strategy.stages else measured.exposed_seconds
+    has_stages = strategy is not None and bool(strategy.stages)
+    rest = max(shares.step - shares.compute - shares.input, 0.0)
+    exposed = rest if has_stages or shares.input else measured.exposed_seconds
     return {
         "name": result.name,
         "role": result.contestant.role,
@@ -184,6 +190,7 @@ def _time(shares: TimeShares) -> dict[str, object]:
     return {
         "compute_seconds": shares.compute,
         "exposed_communication_seconds": shares.exposed,
+        "input_seconds": shares.input,
         "idle_seconds": shares.idle,
         "busiest_link": None if shares.link is None else shares.link.link,
         "busiest_link_seconds": None if shares.link is None else shares.link.seconds,

@@ -54,6 +54,7 @@ def ddp_limits(allow: Sequence[InexactClass]) -> Limits:
         shares=False,
         stages=False,
         batching=False,
+        input=False,
     )
 
 

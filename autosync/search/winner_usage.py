@@ -63,6 +63,7 @@ def usage(winner: ProofResult, bundle: Bundle, path: Path, *, script: Path) -> W
         "in the training script, after init_process_group and in place of DistributedDataParallel:",
         "    import autosync",
         "    model, optimizer = autosync.parallelize(model, optimizer)",
+        *_with_loader(bundle),
         f"started by: autosync launch {path} -- train.py",
         f"or as before: AUTOSYNC_BUNDLE={path} torchrun … train.py"
         + (" (and `autosync serve` on nodes that only serve)" if serves else ""),
@@ -72,6 +73,16 @@ def usage(winner: ProofResult, bundle: Bundle, path: Path, *, script: Path) -> W
     else:
         lines.append(f"stock DDP cannot do the same: {refusal}")
     return WinnerUsage(lines=tuple(lines), settings=settings, refusal=refusal)
+
+
+def _with_loader(bundle: Bundle) -> list[str]:
+    """Return how to read with the input settings of a bundle, if it has some."""
+    if bundle.strategy.input is None:
+        return []
+    return [
+        "and in place of the DataLoader, for the bundle's input settings:",
+        f"    loader = autosync.loader(dataset, batch_size={bundle.model.batch_size})",
+    ]
 
 
 def _with_trainer(path: Path) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autosync.errors import Problem, TaskError
+from autosync.specs.dataset_batches import RULE, DatasetBatches, is_dataset
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +29,11 @@ class GraphTraining(Protocol):
     def deal(self, graphs: Sequence[Any], profile: GraphProfile, *, rank: int, num_ranks: int) -> Any: ...
 
 
+def _no_batch(_generator: torch.Generator) -> Any:
+    """Stand for a function that the user did not give."""
+    raise AssertionError("a task without it is refused, unless it has a dataset")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """Model, batch, loss and optimizer of a training job.
@@ -37,14 +43,18 @@ class Task:
     optimizer step. `clip_norm` and `loss_scaling` declare that the training clips the global gradient norm or scales
     the loss; then all gradients must be complete before the first update. `weight` says how much a batch weighs in the
     mean over all ranks' batches, if that is not its number of examples: its tokens, for example, where the loss is a
-    mean over tokens. `graphs` is set by tasks of models whose graph changes (`GraphTask.task`). `source` is the origin
-    of the task for error messages, `FILE.py:NAME`; `load_task` sets it.
+    mean over tokens. `dataset` and `collate` may be given in place of `batch`: a dataset with a length and examples by
+    number, or a function that returns one, and what makes a batch of some examples. Trials then read each batch with
+    `autosync.loader`, and tuning finds its settings too. `graphs` is set by tasks of models whose graph changes
+    (`GraphTask.task`). `source` is the origin of the task for error messages, `FILE.py:NAME`; `load_task` sets it.
     """
 
     model: Callable[[], nn.Module]
-    batch: Callable[[torch.Generator], Any]
+    batch: Callable[[torch.Generator], Any] = _no_batch
     loss: Callable[[nn.Module, Any], torch.Tensor]
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+    dataset: Any = None
+    collate: Callable[[list[Any]], Any] | None = None
     name: str = ""
     batch_size: int = 1
     accumulation_steps: int = 1
@@ -55,9 +65,39 @@ class Task:
     source: str = ""
 
     def __post_init__(self) -> None:
-        problems = list(_problems(self))
+        problems = [*_dataset_problems(self), *_problems(self)]
         if problems:
             raise TaskError(problems)
+        if self.dataset is not None:
+            batches = DatasetBatches(self.dataset, self.batch_size, self.collate)
+            object.__setattr__(self, "batch", batches.or_same(self.batch))
+
+    @property
+    def reads_dataset(self) -> bool:
+        """Whether batches come from the dataset."""
+        return isinstance(self.batch, DatasetBatches)
+
+
+def _dataset_problems(task: Task) -> Iterator[Problem]:
+    if task.dataset is None:
+        if task.batch is _no_batch:
+            yield Problem(what="is missing", rule="a task has batch, or dataset in its place", path=("batch",))
+        if task.collate is not None:
+            yield Problem(
+                what="is given without dataset", rule="it makes a batch of a dataset's examples", path=("collate",)
+            )
+        return
+    if not is_dataset(task.dataset):
+        yield Problem(what=f"is {_describe(task.dataset)}", rule=RULE, path=("dataset",))
+    collate: object = task.collate
+    if collate is not None and not callable(collate):
+        yield Problem(
+            what=f"is {_describe(collate)}", rule="a function: (examples) -> batch, or None", path=("collate",)
+        )
+    if task.batch is not _no_batch and not task.reads_dataset:
+        yield Problem(what="is given beside dataset", rule="a task has one of them", path=("batch",))
+    if task.graphs is not None:
+        yield Problem(what="is given for a model of graphs", rule="these draw batches", path=("dataset",))
 
 
 def _problems(task: Task) -> Iterator[Problem]:

@@ -16,7 +16,8 @@ The lowering lowers the canonical form, so strategies with equal ids have equal 
 10. weights of trees are divided by their common divisor; `down` is dropped where it equals `up`
 11. shares that are all equal are dropped
 12. a slack without stages, or where all forward passes come first, is dropped, and so is `recompute` without stages
-13. input settings that have no effect (of workers without workers, of a cache without a cache) become the defaults
+13. input settings that have no effect (of workers without workers, of a cache without a cache) become the defaults;
+    settings that are all at their defaults are dropped for a task with a dataset, whose loader has these anyway
 14. a batching that the model has without it is dropped; with one worker, examples are dealt by count
 """
 
@@ -31,7 +32,7 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.graph_batching import GraphBatching
 from autosync.specs.model import ModelSpec
 from autosync.strategy.codecs import Cast, Codec
-from autosync.strategy.input_settings import canonical_input
+from autosync.strategy.input_settings import InputSettings, canonical_input
 from autosync.strategy.parts import Partition, PartName
 from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.shares import are_even
@@ -67,11 +68,16 @@ def canonical(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Str
         recompute=strategy.recompute and bool(strategy.stages),
         slack=strategy.slack if strategy.stages and strategy.schedule != "gpipe" else 0,
         send_units=strategy.send_units if has_times else 0,
-        input=canonical_input(strategy.input),
+        input=_canonical_input(strategy.input, model),
         batching=_canonical_batching(strategy.batching, model, cluster),
         partitions={name: partitions[name] for name in sorted(partitions)},
         messages=tuple(_renumbered(messages)),
     )
+
+
+def _canonical_input(settings: InputSettings | None, model: ModelSpec) -> InputSettings | None:
+    found = canonical_input(settings)
+    return None if model.input is not None and model.input.by_loader and found == InputSettings() else found
 
 
 def _canonical_batching(batching: GraphBatching | None, model: ModelSpec, cluster: ClusterSpec) -> GraphBatching | None:

@@ -98,6 +98,8 @@ def in_words(strategy: Strategy, model: ModelSpec | None = None) -> str:
         clauses.append(f"the ranks compute {shares.in_words(strategy.shares)}")
     if strategy.batching is not None:
         clauses.append(graph_batching.in_words(strategy.batching))
+    if strategy.input is not None:
+        clauses.append(f"input: {input_in_words(strategy.input)}")
     if strategy.stages:
         # Who computes what comes first: it decides what else is sent.
         how = strategy.microbatches, strategy.schedule, strategy.slack
@@ -131,10 +133,7 @@ def _clause(who: str, messages: Sequence[Message], *, is_plural: bool) -> str:
 
 
 def _schedule(strategy: Strategy, summary: Summary) -> str:
-    facts = [f"class: {', '.join(summary.classes)}", schedule_in_words(strategy)]
-    if strategy.input is not None:
-        facts.append(f"input: {input_in_words(strategy.input)}")
-    return "; ".join(facts)
+    return f"class: {', '.join(summary.classes)}; {schedule_in_words(strategy)}"
 
 
 def schedule_in_words(strategy: Strategy) -> str:

@@ -15,6 +15,7 @@ from pydantic import WrapValidator
 from autosync.documents import STRICT
 from autosync.errors import InputError, Problem
 from autosync.strategy.wording import count
+from autosync.units import exact_size
 
 CacheKind = Literal["none", "memory", "disk"]
 
@@ -113,4 +114,7 @@ def input_in_words(settings: InputSettings) -> str:
         words = [count(settings.num_workers, "worker"), f"prefetch {settings.prefetch_factor}"]
         if settings.worker_threads > 1:
             words.append(f"{settings.worker_threads} threads each")
+    usual = InputSettings()
+    if (settings.read_bytes, settings.read_concurrency) != (usual.read_bytes, usual.read_concurrency):
+        words.append(f"requests of {exact_size(settings.read_bytes)}, {settings.read_concurrency} at a time")
     return ", ".join(words)

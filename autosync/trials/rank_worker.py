@@ -218,12 +218,14 @@ class RankWorker:
         # No rank's steps begin while another rank still reads its meters.
         dist.barrier()
         self._running = training
+        training.go_on()
         for number in range(request["num_steps"]):
             self.doing = f"in step {number + 1} of {request['num_steps']}"
             training.step()
         if request["settle"]:
             self.doing = "waiting for what its steps have left under way"
             training.settle()
+        training.pause()
         self._running = None
         self.doing = "waiting for the other ranks to end their steps"
         dist.barrier()

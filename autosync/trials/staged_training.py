@@ -69,6 +69,12 @@ class StagedTraining:
         """Return what is being done, in words; None between steps. Another thread may call this."""
         return self._doing
 
+    def go_on(self) -> None:
+        """Do nothing: no worker reads its batches."""
+
+    def pause(self) -> None:
+        """Do nothing: no worker reads its batches."""
+
     def take_input(self) -> None:
         """Say nothing of the input: a rank's stage has no batch of its own."""
 

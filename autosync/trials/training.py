@@ -7,6 +7,7 @@ import functools
 import gc
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import torch.distributed as dist
 
 from autosync.errors import AutosyncError
 from autosync.inputs.process_input import take_sums
+from autosync.inputs.task_input import TaskBatches
 from autosync.runtime.batching import dealing_profile
 from autosync.runtime.engine.trace import trace_path
 from autosync.runtime.parallelize import drain, no_sync, parallelize, release, weigh, where
@@ -53,7 +55,9 @@ class ContestantTraining:
     model over slow links, that would take longer than the trial.
 
     If the strategy has shares, each rank draws its share of the global batch; without `deals_shares`, the task's own
-    batches are already shares. If it deals the examples of graphs by cost, so do the ranks.
+    batches are already shares. If it deals the examples of graphs by cost, so do the ranks. If the task has a dataset,
+    `autosync.loader` reads each batch under the strategy's input settings, or else under its defaults, and a step
+    begins with the wait for it. Its seconds are then means over as many steps as there are workers.
     """
 
     def __init__(
@@ -108,8 +112,15 @@ class ContestantTraining:
         self._weighs = bundle is not None and task.weight is not None
         dealt = _dealt(task, bundle, seed=seed, rank=rank)
         self._draw: Callable[[], Any] = dealt or functools.partial(draw_batch, task, batch_generator(seed, rank))
-        if shares and deals_shares:
+        self._input: TaskBatches | None = None
+        if task.reads_dataset:
+            settings = None if bundle is None else bundle.strategy.input
+            num_ranks = dist.get_world_size()
+            self._input = TaskBatches(task, settings, rank=rank, num_ranks=num_ranks, seed=seed, shares=shares)
+            self._draw = self._input.draw
+        elif shares and deals_shares:
             self._draw = ShareOfBatches(task, shares, rank, functools.partial(batch_generator, seed)).draw
+        self._turns: deque[float] = deque(maxlen=1 if self._input is None else self._input.num_turns)
         self._losses: list[torch.Tensor] = []
         self._wait_seconds = self._copy_seconds = 0.0
         self._doing: str | None = None
@@ -141,19 +152,29 @@ class ContestantTraining:
     def take_seconds(self) -> list[float]:
         """Return the seconds of each step since the last call. On a GPU, wait for these steps."""
         marks, self._marks = self._marks, []
-        return [self._clock.seconds(ends)[0] for ends in marks]
+        seconds = [self._clock.seconds(ends)[0] for ends in marks]
+        return seconds if self._input is None else list(map(self._mean_turn, seconds))
+
+    def _mean_turn(self, seconds: float) -> float:
+        """Return the mean of the last steps, in which each worker has given one batch, with one more step.
+
+        Workers that read at the same time are done at the same time, so single steps are long and short by turns.
+        """
+        self._turns.append(seconds)
+        return sum(self._turns) / len(self._turns)
 
     def step(self) -> None:
         """Take one optimizer step."""
         task = self._task
         self._doing = "drawing its batches"
+        start = self._clock.mark() if self._input is not None else None
         began = time.perf_counter()
         drawn = [self._draw() for _ in range(task.accumulation_steps)]
         copied_from = time.perf_counter()
         batches = [move(batch, self._device) for batch in drawn]
         self._wait_seconds += copied_from - began
         self._copy_seconds += time.perf_counter() - copied_from
-        start = self._clock.mark()
+        start = self._clock.mark() if start is None else start
         if needs_closure(self._optimizer):
             step_optimizer(task, self._optimizer, lambda: self._passes(batches))
         else:
@@ -175,6 +196,16 @@ class ContestantTraining:
         if self._task.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._bare.parameters(), self._task.clip_norm)
         return loss
+
+    def go_on(self) -> None:
+        """Let the input's workers go on, before some steps."""
+        if self._input is not None:
+            self._input.go_on()
+
+    def pause(self) -> None:
+        """Let the input's workers pause, after some steps."""
+        if self._input is not None:
+            self._input.pause()
 
     def settle(self) -> None:
         """Wait for the transfers and updates that the last step has left for the next step."""
@@ -201,10 +232,17 @@ class ContestantTraining:
             self._timeline.close()
         if not self._is_stock_ddp:
             release(self._bare)
+        if self._input is not None:
+            self._input.close()
+        self._draw = _no_more
         del self._model, self._bare, self._optimizer
         # Models have reference cycles (hooks that know their module), and their memory must be freed now.
         gc.collect()
         meters.give_back_memory()
+
+
+def _no_more() -> Any:
+    raise AssertionError("a contestant that was released draws no batch")
 
 
 def _dealt(task: Task, bundle: Bundle | None, *, seed: int, rank: int) -> Callable[[], Any] | None:

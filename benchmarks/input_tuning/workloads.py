@@ -121,7 +121,7 @@ WORKLOADS: dict[str, Callable[[Path], contextlib.AbstractContextManager[Workload
 
 
 @contextlib.contextmanager
-def limited_server(folder: Path) -> Iterator[str]:
+def limited_server(folder: Path, *, host: str = "127.0.0.1", port: int = 0, rate: float = SERVER_RATE) -> Iterator[str]:
     """Serve a folder with a delay for each request and one rate for all connections."""
     lock = threading.Lock()
     free_at = time.monotonic()
@@ -129,12 +129,14 @@ def limited_server(folder: Path) -> Iterator[str]:
     def wait_for(num_bytes: int) -> None:
         nonlocal free_at
         with lock:
-            free_at = max(free_at, time.monotonic()) + num_bytes / SERVER_RATE
+            free_at = max(free_at, time.monotonic()) + num_bytes / rate
             until = free_at
         time.sleep(max(until - time.monotonic(), 0.0))
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        # Otherwise answers wait for an acknowledgement of their headers.
+        disable_nagle_algorithm = True
 
         def log_message(self, *_arguments: Any) -> None:
             """The benchmark prints one document."""
@@ -153,12 +155,12 @@ def limited_server(folder: Path) -> Iterator[str]:
                     wait_for(len(piece[at : at + 65536]))
                     self.wfile.write(piece[at : at + 65536])
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer((host, port), Handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"http://{host}:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()

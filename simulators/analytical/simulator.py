@@ -11,6 +11,7 @@ from autosync.datasets.schema import Record
 from autosync.plan.measures import measured
 from autosync.plan.steps import Site, Template
 from autosync.plan.templates import template_of
+from autosync.simulators.analytical.input_charges import InputCharges
 from autosync.simulators.analytical.kernel import step_seconds
 from autosync.simulators.analytical.prices import MAX_RANKS_APART, PriceList
 from autosync.simulators.analytical.tables import ELEMENTS, MEASURES, KernelInputs, ModelStep, Prices, Units
@@ -22,6 +23,7 @@ from autosync.simulators.interface import Prediction
 from autosync.simulators.shared.arrays import Floats, Integers
 from autosync.simulators.shared.costs import usual_costs
 from autosync.simulators.shared.drawn_steps import DrawnSteps
+from autosync.simulators.shared.reads import reads_of
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.compute_pace import Pace, at_pace, paces_of
 from autosync.specs.costs import Costs
@@ -36,6 +38,9 @@ from autosync.strategy.representation import Strategy
 
 _BATCH = 128
 """The number of strategies whose tables fit into the processor's cache together."""
+
+RowsOf = Callable[[KernelInputs, Sequence[Strategy]], Floats]
+"""Computes a row for each of some strategies, from the kernel's inputs for them."""
 
 _MAX_ROWS = 100_000
 _MAX_PACES = 1000
@@ -74,10 +79,11 @@ class AnalyticalSimulator:
         self._prices: dict[tuple[int, ...], Prices] = {}
         self._trainings: dict[Pace, ModelStep] = {}
         self._even = self._slowest(())
+        self._charges = InputCharges(cluster, self._probed, classes_apart=len(cluster.ranks) <= MAX_RANKS_APART)
 
     def predict(self, strategies: Sequence[Strategy]) -> list[Prediction]:
         """Return one prediction for each strategy, in their order."""
-        seconds = self._each(strategies, step_seconds, np.empty(0))
+        seconds = self._each(strategies, self._seconds, np.empty(0))
         return [Prediction(seconds=one, spread=self._calibrated.spread) for one in seconds.tolist()]
 
     def learn(self, records: Sequence[Record]) -> None:
@@ -89,7 +95,12 @@ class AnalyticalSimulator:
     def _seconds_if(self, costs: Costs, strategies: Sequence[Strategy]) -> Floats:
         """Return the predictions with these costs."""
         other = AnalyticalSimulator(self._model, self._cluster, costs=costs, numbering=self._numbering)
-        return other._each(strategies, step_seconds, np.empty(0))
+        return other._each(strategies, other._seconds, np.empty(0))
+
+    def _seconds(self, given: KernelInputs, strategies: Sequence[Strategy]) -> Floats:
+        """Return the seconds of a step of each strategy, with its reads."""
+        reads = [reads_of(one, self._model, self._cluster) for one in strategies]
+        return self._charges.charged(step_seconds(given), given, reads)
 
     def encode(self, strategies: Sequence[Strategy]) -> Columns:
         """Encode strategies as columns; raise for strategies of another model."""
@@ -101,24 +112,23 @@ class AnalyticalSimulator:
             raise
 
     def predict_columns(self, columns: Columns) -> Floats:
-        """Return the seconds of each strategy with even shares. The columns use this simulator's numbering."""
-        if self._model.use_sample is not None:
-            return self._each(self._numbering.decode(columns), step_seconds, np.empty(0))
+        """Return the seconds of each strategy with even shares. The columns use this simulator's numbering.
+
+        Columns have no input settings, so reads are charged only if strategies without settings have the loader's.
+        """
+        if self._model.use_sample is not None or self._model.input is not None:
+            return self._each(self._numbering.decode(columns), self._seconds, np.empty(0))
         return np.concatenate([np.empty(0), *[step_seconds(given) for given in self._given(columns, self._even)]])
 
     def totals(self, strategies: Sequence[Strategy]) -> Floats:
         """Return the totals of strategies: a row for each, with the columns of `totals.TOTALS`."""
-        return self._each(strategies, totals_of, np.empty((0, len(TOTALS))))
+        return self._each(strategies, lambda given, _: totals_of(given), np.empty((0, len(TOTALS))))
 
-    def _each(
-        self, strategies: Sequence[Strategy], function: Callable[[KernelInputs], Floats], nothing: Floats
-    ) -> Floats:
+    def _each(self, strategies: Sequence[Strategy], function: RowsOf, nothing: Floats) -> Floats:
         """Return a function's rows for strategies, in their order; means, if steps use different variables."""
         return self._drawn.mean_of(strategies, lambda some: self._each_alike(some, function, nothing))
 
-    def _each_alike(
-        self, strategies: Sequence[Strategy], function: Callable[[KernelInputs], Floats], nothing: Floats
-    ) -> Floats:
+    def _each_alike(self, strategies: Sequence[Strategy], function: RowsOf, nothing: Floats) -> Floats:
         """Return rows for strategies whose steps are all alike; those of one pace are computed together."""
         places: dict[Pace, list[int]] = {}
         for place, strategy in enumerate(strategies):
@@ -127,8 +137,11 @@ class AnalyticalSimulator:
             places.setdefault(pace, []).append(place)
         rows = [nothing]
         for pace, some in places.items():
-            columns = self.encode([strategies[place] for place in some])
-            rows += [function(given) for given in self._given(columns, pace)]
+            ordered, begin = [strategies[place] for place in some], 0
+            for given in self._given(self.encode(ordered), pace):
+                end = begin + len(given.units.strategies)
+                rows.append(function(given, ordered[begin:end]))
+                begin = end
         order = np.argsort(np.array([place for some in places.values() for place in some], dtype=np.int64))
         found: Floats = np.concatenate(rows)[order]
         return found

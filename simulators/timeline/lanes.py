@@ -42,7 +42,8 @@ def advance(scene: Scene, state: PlayState, queue: int) -> None:
         # Workers of input pipelines are other processes: they do not wait for the rank's Python.
         rank = -1 if scene.priority[operation] == UNRULED else facts.rank
         until = work(state.heap, state.ranks, state.processor_free, rank, facts.work, facts.work)
-        push(state.heap, until, part * NUM_KINDS + BEGUN)
+        # Only the work of input pipelines also waits without a processor.
+        push(state.heap, until + facts.seconds, part * NUM_KINDS + BEGUN)
 
 
 @inlined

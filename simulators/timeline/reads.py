@@ -13,22 +13,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from autosync.plan.tables import ALGORITHMS, COLLECTIVES, EVENTS, Edges, Gates, Operations, Shape
 from autosync.simulators.shared.arrays import Flags, Floats, Integers
+from autosync.simulators.shared.reads import Reads
 from autosync.simulators.timeline.scene import UNRULED, NetworkLinks, Scene
 from autosync.simulators.timeline.scene_inputs import SceneInputs
 from autosync.simulators.timeline.steady_state import LONGEST_LAG
 from autosync.simulators.timeline.training_program import WAIT, WORK, Program
 from autosync.simulators.timeline.transfer_sizes import PIECE_BYTES
-from autosync.specs.cluster import ClusterSpec
-from autosync.specs.model import ModelSpec
-from autosync.strategy.input_settings import InputSettings
-from autosync.strategy.representation import Strategy
 
 _MOST_LANES = LONGEST_LAG - 1
 """The largest number of workers that are simulated one by one. More are simulated as so many faster ones."""
@@ -39,62 +35,25 @@ _ENDLESS_RATE = 1e15
 _SEND, _STAR, _OPERATION = COLLECTIVES.index("send"), ALGORITHMS.index("star"), EVENTS.index("operation")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reads:
-    """What the ranks of a plan read in a step, and how.
-
-    `num_bytes` and `work_seconds` are those of each worker rank's batch. `rates` has what storage gives each node.
-    """
-
-    settings: InputSettings
-    num_bytes: tuple[int, ...]
-    work_seconds: tuple[float, ...]
-    example_bytes: float
-    rates: tuple[float | None, ...]
-
-    @property
-    def num_lanes(self) -> int:
-        """The number of lanes that read."""
-        return min(max(self.settings.num_workers, 1), _MOST_LANES)
-
-    @property
-    def num_slices(self) -> int:
-        """The number of pieces of the work of a batch, between which others may use the processor."""
-        longest = max(self.work_seconds) if self.settings.num_workers > 0 else 0.0
-        return min(math.ceil(longest / _SLICE_SECONDS), _MOST_SLICES)
-
-    @property
-    def num_ahead(self) -> int:
-        """The number of batches that are made ahead of the one that is taken."""
-        return self.num_lanes * self.settings.prefetch_factor if self.settings.num_workers > 0 else 0
-
-    @property
-    def num_messages(self) -> int:
-        """About how many messages the reads of a step are."""
-        return sum(max(1, -(-size // PIECE_BYTES)) for size in self.num_bytes)
-
-    def classes(self) -> list[list[int]]:
-        """Return the worker ranks by the size of their batches."""
-        found: dict[int, list[int]] = {}
-        for rank, size in enumerate(self.num_bytes):
-            found.setdefault(size, []).append(rank)
-        return list(found.values())
+def lanes_of(reads: Reads) -> int:
+    """Return the number of lanes that read."""
+    return min(max(reads.settings.num_workers, 1), _MOST_LANES)
 
 
-def reads_of(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Reads | None:
-    """Return what a strategy's ranks read; None if it has no input settings, or if the model's input costs nothing."""
-    cost, settings = model.input, strategy.input
-    if cost is None or settings is None or not (cost.example_bytes or cost.worker_seconds):
-        return None
-    shares = strategy.shares or (model.batch_size,) * cluster.num_workers
-    examples = [share * model.accumulation_steps for share in shares]
-    return Reads(
-        settings=settings,
-        num_bytes=tuple(round(count * cost.example_bytes) for count in examples),
-        work_seconds=tuple(count * cost.worker_seconds for count in examples),
-        example_bytes=cost.example_bytes,
-        rates=tuple(node.storage for node in cluster.nodes),
-    )
+def slices_of(reads: Reads) -> int:
+    """Return the number of pieces of the work of a batch, between which others may use the processor."""
+    longest = max(reads.work_seconds) if reads.settings.num_workers > 0 else 0.0
+    return min(math.ceil(longest / _SLICE_SECONDS), _MOST_SLICES)
+
+
+def num_messages_of(reads: Reads) -> int:
+    """Return about how many messages the reads of a step are."""
+    return sum(max(1, -(-size // PIECE_BYTES)) for size in reads.num_bytes)
+
+
+def _num_ahead(reads: Reads) -> int:
+    """Return the number of batches that are made ahead of the one that is taken."""
+    return lanes_of(reads) * reads.settings.prefetch_factor if reads.settings.num_workers > 0 else 0
 
 
 class _Row(NamedTuple):
@@ -133,24 +92,24 @@ def tables_of_reads(reads: Reads, num_ranks: int, num_lanes: int) -> ReadTables:
     workers = range(len(reads.num_bytes))
     taken = _Row(tuple((rank,) for rank in workers), 1, num_lanes, 1, 0, (), is_taken=True)
     rows, last = [taken], list[int]()
-    ahead = min(reads.num_ahead + 1, LONGEST_LAG)
-    for lane in range(reads.num_lanes):
+    ahead = min(_num_ahead(reads) + 1, LONGEST_LAG)
+    for lane in range(lanes_of(reads)):
         for ranks in reads.classes():
-            where = (num_lanes + 1 + lane, reads.num_lanes, lane)
+            where = (num_lanes + 1 + lane, lanes_of(reads), lane)
             size = reads.num_bytes[ranks[0]]
             first = len(rows)
             before: tuple[tuple[int, int], ...] = ((0, ahead),)
             if size:
                 groups = tuple((num_ranks + rank, rank) for rank in ranks)
                 before = _added(rows, _Row(groups, size, *where, before))
-            for _ in range(reads.num_slices):
+            for _ in range(slices_of(reads)):
                 before = _added(rows, _Row(tuple((rank,) for rank in ranks), 1, *where, before))
             if len(rows) == first:
                 continue
             # A lane may let transfers overlap. Those of a worker do not, and neither do those of its storage.
             waits = {first, len(rows) - 1}
             rows[first] = rows[first]._replace(
-                after=(*rows[first].after, *((row, reads.num_lanes) for row in sorted(waits)))
+                after=(*rows[first].after, *((row, lanes_of(reads)) for row in sorted(waits)))
             )
             last.append(len(rows) - 1)
     return ReadTables(tuple(rows), tuple(last))
@@ -169,7 +128,7 @@ def with_reads(inputs: SceneInputs, reads: Reads, tables: ReadTables, shapes: In
     return inputs._replace(
         operations=_with_rows(inputs.operations, tables, shapes),
         gates=_with_gate(inputs.gates, [first + row for row in tables.last]),
-        num_lanes=inputs.num_lanes + 1 + reads.num_lanes,
+        num_lanes=inputs.num_lanes + 1 + lanes_of(reads),
         network=_with_storage(inputs.network, reads),
         trains=np.concatenate([inputs.trains, np.zeros(len(reads.num_bytes), np.bool_)]),
         program=_with_wait(inputs.program, len(inputs.gates.kind), reads),
@@ -185,7 +144,7 @@ def with_reads(inputs: SceneInputs, reads: Reads, tables: ReadTables, shapes: In
 def timed(scene: Scene, reads: Reads, tables: ReadTables) -> Scene:
     """Return the scene with the windows of reads, and the times in which batches are made."""
     first = len(scene.is_transfer) - len(tables.rows)
-    parts, lanes = scene.parts, reads.num_lanes
+    parts, lanes = scene.parts, lanes_of(reads)
     request = min(float(reads.settings.read_bytes), max(reads.example_bytes, 1.0))
     for number, row in enumerate(tables.rows):
         for rank in [rank for group in row.groups for rank in group]:
@@ -196,7 +155,8 @@ def timed(scene: Scene, reads: Reads, tables: ReadTables) -> Scene:
             if len(row.groups[0]) == 1:
                 # Workers that are not simulated one by one are as much faster as they are more.
                 seconds = reads.work_seconds[rank] * lanes / reads.settings.num_workers
-                part["work"] = seconds / reads.num_slices
+                part["work"] = seconds / slices_of(reads) * reads.processor_share
+                part["seconds"] = seconds / slices_of(reads) * (1 - reads.processor_share)
             elif part["num_takes"]:
                 piece = row.num_bytes / part["num_takes"]
                 wanted = reads.settings.read_concurrency * request * max(reads.settings.num_workers, 1) / lanes

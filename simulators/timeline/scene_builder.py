@@ -10,12 +10,13 @@ import numpy as np
 
 from autosync.plan.tables import ALGORITHMS, COLLECTIVES, LOCAL_KINDS, Operations, Shape, Tables
 from autosync.simulators.shared.arrays import Flags, Floats, Integers
+from autosync.simulators.shared.reads import Reads
 from autosync.simulators.shared.server_work import is_at_server
 from autosync.simulators.timeline.links import network_of
 from autosync.simulators.timeline.message_counts import num_messages
 from autosync.simulators.timeline.move_tables import MoveTables, move_tables_of
 from autosync.simulators.timeline.one_node import EqualNodes, goes_round, is_same_on_nodes
-from autosync.simulators.timeline.reads import Reads, tables_of_reads, timed, with_reads
+from autosync.simulators.timeline.reads import num_messages_of, tables_of_reads, timed, with_reads
 from autosync.simulators.timeline.scene import NetworkLinks, Scene, Times
 from autosync.simulators.timeline.scene_inputs import SceneInputs
 from autosync.simulators.timeline.scene_tables import scene_of
@@ -154,7 +155,7 @@ class SceneBuilder:
         """Return whether a plan's messages are few enough to simulate all of them."""
         if reads is None and self._are_alike(tables, overlap, division):
             return True
-        return num_messages(tables) + (0 if reads is None else reads.num_messages) <= MOST_MESSAGES
+        return num_messages(tables) + (0 if reads is None else num_messages_of(reads)) <= MOST_MESSAGES
 
     def _is_stock(self, tables: Tables, overlap: Overlap, division: BatchDivision) -> bool:
         is_weighed = bool(division.shares) or self._model.weighs

@@ -18,9 +18,10 @@ from autosync.simulators.shared.arrays import Floats
 from autosync.simulators.shared.checked_lowering import lowered
 from autosync.simulators.shared.costs import usual_costs
 from autosync.simulators.shared.drawn_steps import DrawnSteps
+from autosync.simulators.shared.reads import reads_of
 from autosync.simulators.timeline.explanation import Explanation, explanation_of
 from autosync.simulators.timeline.kernel import play
-from autosync.simulators.timeline.reads import num_last_steps, reads_of
+from autosync.simulators.timeline.reads import num_last_steps
 from autosync.simulators.timeline.scene import Played, Scene
 from autosync.simulators.timeline.scene_builder import MOST_RANKS, BatchDivision, SceneBuilder
 from autosync.simulators.timeline.steady_state import step_seconds

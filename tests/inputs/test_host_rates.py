@@ -63,8 +63,8 @@ def test_a_host_that_is_served_worse_is_named_on_all_ranks(tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_an_unfair_host_is_named_in_twenty_of_twenty_runs_and_fair_hosts_in_none(tmp_path: Path) -> None:
-    """Real ranks and servers each time, with the host that is served worse in each place in turn."""
-    write_shard(tmp_path / "all.tar", range(160))
+    """Real ranks and servers each time, with the host that is served at a third in each place in turn."""
+    write_shard(tmp_path / "all.tar", range(320))
     for run in range(20):
         with contextlib.ExitStack() as stack:
             servers = [stack.enter_context(serving(tmp_path)) for _ in range(NUM_RANKS)]
@@ -74,7 +74,7 @@ def test_an_unfair_host_is_named_in_twenty_of_twenty_runs_and_fair_hosts_in_none
             fair = _run(tmp_path / f"fair-{run}", [server.url for server in servers])
             assert [one["unfair"] for one in fair] == [[]] * NUM_RANKS, run
             assert [one["shares"] for one in fair] == [[]] * NUM_RANKS, run
-            servers[run % NUM_RANKS].pause_seconds = 0.1
+            servers[run % NUM_RANKS].pause_seconds = 0.06
             (tmp_path / f"unfair-{run}").mkdir()
             found = _run(tmp_path / f"unfair-{run}", [server.url for server in servers])
             assert [[host for host, *_ in one["unfair"]] for one in found] == [[f"node-{run % NUM_RANKS}"]] * NUM_RANKS

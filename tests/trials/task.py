@@ -58,6 +58,29 @@ def task() -> Task:
     )
 
 
+class Measures:
+    """Examples that take a while to make."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        time.sleep(0.01)
+        return torch.full((4,), number / 64)
+
+
+def with_dataset() -> Task:
+    """A batch takes a worker 20 ms."""
+    return Task(
+        name="with-dataset",
+        model=lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)),
+        dataset=Measures,
+        loss=lambda model, x: model(x).square().mean(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+        batch_size=2,
+    )
+
+
 def large() -> Task:
     """8 MB of parameters: whoever does not give them back is found out."""
     return Task(

@@ -2,8 +2,8 @@
 
 The vector says how the bytes of each quarter of the backward pass travel (the synchroniser, the sizes of messages and
 slices), which nodes serve, how the step is scheduled, the shares of the batch where devices compute at different
-speeds, and the stages where the model can be cut. Two strategies that treat the same bytes in the same way are near,
-however they are written.
+speeds, the input settings where a task has a dataset, and the stages where the model can be cut. Two strategies that
+treat the same bytes in the same way are near, however they are written.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
+from autosync.strategy.input_settings import InputSettings
 from autosync.strategy.parts import PartName
 from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.shares import weights_of
@@ -33,6 +34,7 @@ it."""
 FAR = 6.0
 """The distance between strategies with and without stages: the errors of their predictions have other causes."""
 _NUM_OF_STAGES = 6
+_NUM_OF_INPUT = 4
 _SCHEDULE_PLACES: Mapping[PipelineSchedule, float] = {
     "gpipe": 0.7,
     "1f1b": 0.0,
@@ -67,7 +69,8 @@ class Likeness:
         self._num_divided = cluster.num_workers if model.timeline.cuts else 0
         self._num_segments = len(model.timeline.forward)
         self._graphs = model.graphs
-        more = self._num_workers + (2 if model.graphs is not None else 0)
+        self._has_input = model.input is not None and model.input.by_loader
+        more = self._num_workers + (2 if model.graphs is not None else 0) + (_NUM_OF_INPUT if self._has_input else 0)
         more += _NUM_OF_STAGES + self._num_divided if self._num_divided else 0
         self._length = NUM_QUARTERS * _BLOCK + len(self._nodes) + len(_CODECS) + 5 + more
 
@@ -107,7 +110,8 @@ class Likeness:
                 row[servers + self._nodes[synchroniser.served_by]] += num_bytes / self._total
             if message.codec is not None:
                 row[codecs + _CODECS.index(message.codec.kind)] += num_bytes / self._total
-        divided = self._shares(strategy) + self._batching(strategy) + self._stages(strategy)
+        divided = self._shares(strategy) + self._batching(strategy) + self._input(strategy)
+        divided += self._stages(strategy)
         row[codecs + len(_CODECS) :] = self._schedule(strategy) + divided
         return row
 
@@ -147,6 +151,18 @@ class Likeness:
         batching = strategy.batching or self._graphs.own
         factor = self._graphs.factor(replace(batching, dealing="count"), 1)
         return [math.log2(factor), FAR / 2 if batching.dealing == "cost" else 0.0]
+
+    def _input(self, strategy: Strategy) -> list[float]:
+        """Return the logarithms of the input settings; nothing if the task has no dataset."""
+        if not self._has_input:
+            return []
+        one = strategy.input or InputSettings()
+        return [
+            math.log2(1 + one.num_workers) / 2,
+            math.log2(one.prefetch_factor) / 4 if one.num_workers else 0.0,
+            math.log2(one.read_bytes) / 6,
+            math.log2(one.read_concurrency) / 6,
+        ]
 
     def _stages(self, strategy: Strategy) -> list[float]:
         """Return how the work is divided, and where each rank's first stage begins; nothing if no model can be cut."""

@@ -17,12 +17,13 @@ from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.space.batching_choice import batched
 from autosync.strategy.space.division import divided
 from autosync.strategy.space.editing import must_be_alone
+from autosync.strategy.space.input_choice import with_input
 
 P_RUNS = 0.7
 
 
 def cross(first: Strategy, second: Strategy, model: ModelSpec, rng: random.Random) -> Strategy:
-    """Return a legal child of two legal strategies; its overlap, shares and batching come from either parent."""
+    """Return a legal child of two legal strategies; its overlap, shares, batching and input come from either parent."""
     names = [variable.name for variable in sorted(model.variables, key=lambda variable: variable.ready)]
     takes_first = dict(zip(names, _turns(rng, len(names)), strict=True))
     partitions = {}
@@ -39,6 +40,7 @@ def cross(first: Strategy, second: Strategy, model: ModelSpec, rng: random.Rando
         child = batched(child, rng.choice((first, second)).batching)
     elif first.batching is not None:
         child = batched(child, first.batching)
+    child = with_input(child, rng.choice((first, second)).input if first.input != second.input else first.input)
     return child if first.shares == second.shares == () else divided(child, rng.choice((first, second)).shares)
 
 

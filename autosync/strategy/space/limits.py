@@ -17,6 +17,7 @@ from autosync.errors import Path, Problem
 from autosync.specs.graph_batching import in_words
 from autosync.strategy.codecs import Cast, Codec, Int8, PowerSGD, Sign, TopK
 from autosync.strategy.cuts import even_sizes
+from autosync.strategy.input_settings import input_in_words
 from autosync.strategy.parts import Partition
 from autosync.strategy.representation import Message, Overlap, Strategy
 from autosync.strategy.shares import are_even
@@ -63,6 +64,7 @@ class Limits:
     shares               uneven shares of the batch, where devices compute at different speeds; default yes
     stages               the model divided into stages, where its profile has cuts; default yes
     batching             policies and dealing of a model whose graph changes; default yes
+    input                settings of the loader, for a task with a dataset; default yes
     """
 
     __pydantic_config__ = STRICT
@@ -91,6 +93,7 @@ class Limits:
     shares: bool = True
     stages: bool = True
     batching: bool = True
+    input: bool = True
 
     def __post_init__(self) -> None:
         for name in ("overlaps", "synchronisers", "topologies", "server_updates", "outer_optimizers"):
@@ -128,6 +131,8 @@ class Limits:
             yield _outside(("shares",), "uneven", ("even",))
         if strategy.batching is not None and not self.batching:
             yield _outside(("batching",), in_words(strategy.batching), ("none",))
+        if strategy.input is not None and not self.input:
+            yield _outside(("input",), input_in_words(strategy.input), ("none",))
         if strategy.stages:
             yield from self._stage_problems(strategy)
 

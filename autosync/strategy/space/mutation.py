@@ -15,6 +15,7 @@ from autosync.strategy.space.chance import draw_weighted
 from autosync.strategy.space.choices import Choices
 from autosync.strategy.space.division import divided, division_of
 from autosync.strategy.space.editing import Room, make_room
+from autosync.strategy.space.input_choice import input_choice, with_input
 from autosync.strategy.space.limits import Limits
 from autosync.strategy.space.placement import bandwidths_of
 from autosync.strategy.space.tree_changes import change_trees, has_trees
@@ -46,6 +47,9 @@ P_DIVISION = 0.15
 P_BATCHING = 0.15
 """The chance that a mutation changes the batching, for a model whose graph changes."""
 
+P_INPUT = 0.2
+"""The chance that a mutation changes the input settings, for a task with a dataset."""
+
 P_TREES = 0.2
 """The chance that a mutation of a strategy with written-out trees changes these."""
 
@@ -61,6 +65,7 @@ class Mutator:
         self._cluster = cluster
         self._division = division_of(model, cluster, limits)
         self._batching = batching_choice(model, cluster, limits)
+        self._input = input_choice(model, limits)
         self._room = make_room(model, bandwidths_of(cluster), limits, choices)
         # Searches mutate the same few parents often. The key is the `id` of a strategy, which is kept alive beside it.
         self._canonical: dict[int, tuple[Strategy, Strategy]] = {}
@@ -80,6 +85,8 @@ class Mutator:
             return divided(strategy, self._division.change(strategy.shares, rng))
         if self._batching is not None and rng.random() < P_BATCHING:
             return batched(strategy, self._batching.change(strategy.batching, rng))
+        if self._input is not None and rng.random() < P_INPUT:
+            return with_input(strategy, self._input.change(strategy.input, rng))
         if any(map(has_trees, strategy.messages)) and rng.random() < P_TREES:
             return change_trees(self._room, strategy, rng)
         changed = draw_weighted(rng, CHANGE_WEIGHTS)(self._room, strategy, rng)

@@ -24,6 +24,7 @@ from autosync.strategy.space.cutting import axes_to_cut, draw_partition
 from autosync.strategy.space.division import divided, division_of
 from autosync.strategy.space.drafts import DraftPiece, StrategyDraft, pieces_of
 from autosync.strategy.space.following import draw_following
+from autosync.strategy.space.input_choice import input_choice, with_input
 from autosync.strategy.space.limits import Limits
 from autosync.strategy.space.merging import Merging
 from autosync.strategy.space.placement import Placement, bandwidths_of
@@ -78,6 +79,7 @@ class Sampler:
         self._choices = choices
         self._division = division_of(model, cluster, limits)
         self._batching = batching_choice(model, cluster, limits)
+        self._input = input_choice(model, limits)
         self._bandwidths = bandwidths_of(cluster)
         self._variables = sorted(model.variables, key=lambda variable: variable.ready)
         self._num_bytes = [variable.num_bytes for variable in self._variables]
@@ -177,7 +179,9 @@ class Sampler:
         draw_following(rng, drafts, self._choices)
         messages = tuple([draft.message() for draft in drafts])
         drawn = divided(Strategy(overlap=overlap, partitions=partitions, messages=messages), shares)
-        return drawn if self._batching is None else batched(drawn, self._batching.draw(rng))
+        if self._batching is not None:
+            drawn = batched(drawn, self._batching.draw(rng))
+        return drawn if self._input is None else with_input(drawn, self._input.draw(rng))
 
 
 class _Variants:

@@ -18,6 +18,7 @@ from autosync.strategy.space.counting import log10_size
 from autosync.strategy.space.crossover import cross
 from autosync.strategy.space.division import division_of
 from autosync.strategy.space.editing import make_room
+from autosync.strategy.space.input_choice import input_choice
 from autosync.strategy.space.limits import Limits
 from autosync.strategy.space.mutation import Mutator
 from autosync.strategy.space.placement import bandwidths_of
@@ -100,6 +101,8 @@ class Space:
         more = 0.0 if division is None else division.log10_size()
         batching = batching_choice(self.model, self.cluster, self._legal_limits)
         more += 0.0 if batching is None else batching.log10_size()
+        reads = input_choice(self.model, self._legal_limits)
+        more += 0.0 if reads is None else reads.log10_size()
         whole = log10_size(self.model, self._legal_limits, self.choices) + more
         if self.stages is None:
             return whole

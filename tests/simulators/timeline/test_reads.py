@@ -83,6 +83,18 @@ def test_a_worker_reads_and_then_makes_the_batch() -> None:
     assert 0.3 * 0.99 <= seconds_of(with_input(2), model, storage=RATE / 20) <= 0.4 * 1.01
 
 
+def test_workers_share_processors_only_while_they_are_busy() -> None:
+    # Two ranks' batches take a worker 0.4 s each, and there is one processor, for which messages wait too.
+    found = {}
+    for cpu_seconds in (None, 0.4, 0.1, 0.0):
+        model = replace(two_layers(), input=InputCost(worker_seconds=0.4, cpu_seconds=cpu_seconds))
+        found[cpu_seconds] = seconds_of(with_input(8), model, costs=replace(FREE, num_processors=1))
+    assert found[None] == found[0.4]
+    assert 0.8 < found[0.4] < 1.2
+    assert found[0.1] < 0.5
+    assert found[0.0] == pytest.approx(ALONE, rel=0.01)
+
+
 def test_without_workers_everything_takes_turns() -> None:
     model = model_of(example_bytes=5e6, worker_seconds=0.1)
     found = seconds_of(with_input(0), model, storage=RATE / 2)

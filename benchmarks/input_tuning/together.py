@@ -1,0 +1,228 @@
+"""Compares tuning input and synchronisation together with tuning the input first and synchronisation then.
+
+python benchmarks/input_tuning/together.py --only alike --folder results > together.json
+
+On a testbed of two workers and a store, for tasks whose examples and gradients share links. Both ways have the same
+number of trials; at the end, both winners and stock DDP are measured in turn. A workload whose result is in the folder
+is not measured again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from autosync import testbed
+from autosync.errors import OperationError
+from autosync.launchers.testbed import TestbedLauncher
+from autosync.plan.bundling import bundled
+from autosync.search.candidates import candidate
+from autosync.search.proposers.interface import Domain, Ground
+from autosync.search.proposers.learned import Learned
+from autosync.search.tune import tune
+from autosync.search.tuned import Tuned
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster_file import load_cluster
+from autosync.specs.model import ModelSpec
+from autosync.strategy.input_settings import InputSettings
+from autosync.strategy.presets import build_preset
+from autosync.strategy.representation import Strategy
+from autosync.strategy.space.input_choice import input_choice, with_input
+from autosync.strategy.space.limits import Limits
+from autosync.trials.compare import compare
+from autosync.trials.contestant import Contestant
+from autosync.trials.policy import Policy, measure
+from autosync.trials.service import TrialService
+from benchmarks.input_tuning import linked_tasks
+from benchmarks.input_tuning.workloads import limited_server, write_shards
+from benchmarks.shared import parser_of, report, run, tell
+
+CLUSTER = """schema: autosync.cluster/1
+name: input-store
+launcher: testbed
+nodes:
+  - {name: host, count: 2, bandwidth: 200 Mbit/s}
+  - {name: store, role: server, bandwidth: 1 Gbit/s}
+"""
+PORT = 8123
+NUM_SAMPLES = 128
+START_SECONDS = 20.0
+LEAST_WINS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedInput:
+    """A domain whose strategies all read with the same settings."""
+
+    domain: Domain
+    settings: InputSettings
+
+    def sample(self, rng: random.Random) -> Strategy:
+        return self._fixed(self.domain.sample(rng))
+
+    def mutate(self, strategy: Strategy, rng: random.Random) -> Strategy:
+        return self._fixed(self.domain.mutate(strategy, rng))
+
+    def crossover(self, first: Strategy, second: Strategy, rng: random.Random) -> Strategy:
+        return self._fixed(self.domain.crossover(first, second, rng))
+
+    def nearest(self, strategy: Strategy) -> Strategy:
+        return self._fixed(strategy)
+
+    def contains(self, strategy: Strategy) -> bool:
+        return self.domain.contains(strategy)
+
+    def _fixed(self, strategy: Strategy) -> Strategy:
+        return with_input(strategy, self.settings)
+
+
+def learned_with(settings: InputSettings, ground: Ground) -> Learned:
+    """Return the proposer for synchronisation alone, where all strategies read with these settings."""
+    known = [
+        candidate(one.origin, with_input(one.strategy, settings), ground.model, ground.cluster)
+        for one in ground.known
+        if one.strategy is not None
+    ]
+    return Learned(replace(ground, domain=FixedInput(domain=ground.domain, settings=settings), known=tuple(known)))
+
+
+def main() -> int:
+    parser = parser_of(__doc__)
+    parser.add_argument("--only", nargs="+", choices=list(linked_tasks.TASKS), default=list(linked_tasks.TASKS))
+    parser.add_argument("--trials", type=int, default=24, help="the trials of each way, half of them for the input")
+    parser.add_argument("--folder", type=Path, default=Path("input-together"), help="where results and studies are")
+    arguments = parser.parse_args()
+
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(arguments.folder)
+    results = {}
+    for name in arguments.only:
+        done = Path(f"{name}.json")
+        if not done.exists():
+            found = measured(name, arguments.trials)
+            unfinished = done.with_suffix(".part")
+            unfinished.write_text(json.dumps(found), encoding="utf-8")
+            unfinished.rename(done)
+        results[name] = json.loads(done.read_text(encoding="utf-8"))
+        tell(f"{name}: {results[name]['in_words']}")
+    num_wins = sum(one["together_over_in_turn"]["low"] > 1 for one in results.values())
+    document = {
+        "schema": "autosync.benchmark_input_together/1",
+        "num_cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg(),
+        "num_wins": num_wins,
+        "workloads": results,
+    }
+    return report(document, holds=num_wins >= LEAST_WINS)
+
+
+def measured(name: str, num_trials: int) -> dict[str, Any]:
+    """Tune a workload in both ways and compare the winners."""
+    Path("cluster.yaml").write_text(CLUSTER, encoding="utf-8")
+    cluster = load_cluster("cluster.yaml")
+    target = f"{linked_tasks.__file__}:{name}"
+    if not Path("files", name).exists():
+        Path("files").mkdir(exist_ok=True)
+        write_shards(
+            Path("files", name),
+            num_shards=linked_tasks.NUM_SHARDS,
+            num_samples=NUM_SAMPLES,
+            num_bytes=linked_tasks.EXAMPLE_BYTES[name],
+        )
+    with serving(cluster, Path("files")):
+        begun = f"{name}-{int(time.time())}"
+        options: dict[str, Any] = {"model": target, "cluster": "cluster.yaml"}
+        together = tune(**options, num_trials=num_trials, study=f"{begun}-together")
+        settings, rows = best_input(target, together.model, cluster, num_trials // 2)
+        proposer = functools.partial(learned_with, settings)
+        in_turn = tune(**options, num_trials=num_trials - num_trials // 2, study=f"{begun}-in-turn", proposer=proposer)
+        return compared(target, together, in_turn, cluster) | {"input_trials": rows}
+
+
+@contextlib.contextmanager
+def serving(cluster: ClusterSpec, files: Path) -> Iterator[None]:
+    """Serve the files in the testbed's store and on this machine, and name both servers to tasks."""
+    bed = testbed.up(cluster)
+    command = (*bed.enter("store"), "--", sys.executable, Path(__file__).with_name("store.py"), files, str(PORT))
+    store = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL)
+    try:
+        with limited_server(files) as here:
+            os.environ["BENCHMARK_STORE_HERE"] = here
+            os.environ["BENCHMARK_STORE"] = f"http://{TestbedLauncher().addresses(cluster)['store']}:{PORT}"
+            wait_for(bed, next(files.glob("*/*.tar")).relative_to(files))
+            yield
+    finally:
+        store.terminate()
+        store.wait()
+        bed.close()
+
+
+def wait_for(bed: testbed.Testbed, file: Path) -> None:
+    """Wait until a host of the testbed gets a file from its store."""
+    request = (
+        f"import urllib.request as u; u.urlopen(u.Request('{os.environ['BENCHMARK_STORE']}/{file}', "
+        "headers={'Range': 'bytes=0-9'}), timeout=2).read()"
+    )
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until:
+        words = list(map(str, (*bed.enter("host0"), "--", sys.executable, "-c", request)))
+        if subprocess.run(words, capture_output=True, check=False).returncode == 0:
+            return
+        time.sleep(0.3)
+    raise OperationError("the store of the testbed does not answer")
+
+
+def best_input(
+    target: str, model: ModelSpec, cluster: ClusterSpec, num_trials: int
+) -> tuple[InputSettings, list[dict[str, Any]]]:
+    """Return the input settings that are fastest under stock DDP's buckets, of so many drawn ones."""
+    choice, ddp, rng = input_choice(model, Limits()), build_preset("ddp", model, cluster), random.Random(0)
+    assert choice is not None, "the tasks have datasets"
+    drawn = [InputSettings()]
+    while len(drawn) < num_trials:
+        drawn = list(dict.fromkeys([*drawn, choice.draw(rng)]))
+    seconds: dict[InputSettings, float] = {}
+    with TrialService(target=target, model=model, cluster=cluster, folder=Path("ranks"), seed=0) as service:
+        for number, settings in enumerate(drawn):
+            bundle = bundled(with_input(ddp, settings), model, cluster)
+            found = measure(service, Contestant(name=f"input {number}", bundle=bundle), Policy(budget_seconds=15.0))
+            seconds[settings] = found.median_seconds
+            tell(f"{settings}: {found.median_seconds * 1e3:.1f} ms")
+    best = min(seconds, key=lambda one: seconds[one])
+    return best, [{"seconds": value, **dataclasses.asdict(one)} for one, value in seconds.items()]
+
+
+def compared(target: str, together: Tuned, in_turn: Tuned, cluster: ClusterSpec) -> dict[str, Any]:
+    """Measure both winners and stock DDP in turn."""
+    bundles = {"in turn": in_turn.folder / "best.yaml", "together": together.folder / "best.yaml"}
+    contestants = [Contestant(name=name, bundle=path) for name, path in bundles.items()]
+    with TrialService(target=target, model=together.model, cluster=cluster, folder=Path("ranks"), seed=1) as service:
+        found = compare(service, [*contestants, Contestant(name="stock DDP")])
+    ratio = next(one for one in found.ratios if one.name == "together")
+    return {
+        "seconds": {name: one.median_seconds for name, one in found.measurements.items()},
+        "cpu_share": {name: one.cpu_share for name, one in found.measurements.items()},
+        "together_over_in_turn": dataclasses.asdict(ratio.speedup),
+        "in_words": str(ratio),
+        "winners": {
+            name: {"in_words": tuned.summary["winner"], "loader": tuned.summary["loader"]}
+            for name, tuned in (("together", together), ("in turn", in_turn))
+        },
+    }
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,45 @@
+"""Trials of a task with a dataset read with their strategy's input settings."""
+
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autosync.plan.bundling import bundled
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model_file import model_of
+from autosync.strategy.input_settings import InputSettings
+from autosync.strategy.presets import build_preset
+from autosync.trials.service import Contestant, TrialService
+
+TASK = f"{Path(__file__).with_name('task.py')}:with_dataset"
+
+
+def test_steps_take_as_long_as_their_input(cluster: ClusterSpec, started: list[int], tmp_path: Path) -> None:
+    model = model_of(TASK)
+    ddp = build_preset("ddp", model, cluster)
+    with TrialService(target=TASK, model=model, cluster=cluster, folder=tmp_path, timeout_seconds=60.0) as service:
+        service.prepare(Contestant(name="stock"))
+        for number in (0, 8):
+            strategy = replace(ddp, input=InputSettings(num_workers=number))
+            service.prepare(Contestant(name=str(number), bundle=bundled(strategy, model, cluster)))
+        medians = {}
+        for name in ("0", "8", "stock"):
+            service.run(name, 10)
+            samples = service.run(name, 16)
+            medians[name] = statistics.median(samples.step_seconds[0])
+            assert samples.inputs is not None
+            assert samples.inputs[0]["num_batches"] == 16
+        # Without workers, the rank waits 20 ms for each batch; the loader's two workers need 10 ms, eight 2.5 ms.
+        assert medians["0"] > 0.02
+        assert medians["8"] < medians["0"]
+        assert medians["stock"] > 0.009
+        # They train on the same examples.
+        assert service.difference("stock", "0") == pytest.approx(0.0, abs=1e-6)
+        assert service.difference("stock", "8") == pytest.approx(0.0, abs=1e-6)
+        for name in ("0", "8", "stock"):
+            service.release(name)
+        # The workers of released contestants are gone, and the ranks go on.
+        service.prepare(Contestant(name="again"))
+        service.run("again", 2)
