@@ -103,6 +103,8 @@ def _tune_on(num_trials: int) -> None:
             cluster="pair.yaml",
             study="s",
             proposer="evolution",
+            # It has nothing to learn after each trial.
+            simulator="analytical",
             num_trials=num_trials,
             effort=EFFORT,
             patience=0,
@@ -199,6 +201,8 @@ def _together(url: str, num_trials: int) -> dict[str, object]:
             cluster="pair.yaml",
             study="s",
             proposer="evolution",
+            # It has nothing to learn after each trial.
+            simulator="analytical",
             num_trials=num_trials,
             effort=EFFORT,
             patience=0,
