@@ -57,7 +57,7 @@ demo: $(STAMP)
 test: lint typing pytest
 
 fulltest: lint typing postgresql dashboard object-store browser kernels
-	$(BIN)/python -m pytest -m '' -n $(JOBS) --quiet
+	$(BIN)/python -m pytest -m '' --hypothesis-profile=thorough -n $(JOBS) --quiet
 
 # For the test in which two tuners share a study there; it starts a server of its own.
 postgresql: $(STAMP)

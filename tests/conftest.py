@@ -24,14 +24,17 @@ from hypothesis import HealthCheck, settings
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Derandomised, so that a red run is red again; `--hypothesis-profile=explore` looks for new examples.
+# Derandomised, so that a red run is red again. `make fulltest` tries four times as many examples, and
+# `--hypothesis-profile=explore` looks for new ones.
 settings.register_profile(
     "repeatable",
+    max_examples=50,
     deadline=None,
     derandomize=True,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("thorough", settings.get_profile("repeatable"), max_examples=200)
 settings.register_profile(
     "explore",
     settings.get_profile("repeatable"),

@@ -146,7 +146,7 @@ def test_what_was_changed_is_not_believed(file_format: str, tmp_path: Path, make
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(records=st.lists(_records(), max_size=4))
 def test_files_read_back_exactly(
     file_format: Any, records: list[Record], tmp_path_factory: pytest.TempPathFactory

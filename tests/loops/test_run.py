@@ -65,7 +65,7 @@ def test_an_error_of_the_users_code_names_its_line(tmp_path: Path, capsys: pytes
     path = tmp_path / "broken.py"
     path.write_text(broken, encoding="utf-8")
     line = next(number for number, one in enumerate(broken.splitlines(), start=1) if "1 / 0" in one)
-    assert main.run(["loop", "run", str(path)]) == 1
+    assert main.run(["loop", "run", str(path), "--workers", "2"]) == 1
     assert f"broken.py:{line}: the loss raised ZeroDivisionError" in capsys.readouterr().err
 
 

@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from autosync.plan.identity import plan_id
@@ -84,7 +84,6 @@ def served_by(*servers: str) -> Strategy:
 FOUR = cluster_of(1, 1, 1, 1, alike=((0, 1, 2, 3),))
 
 
-@settings(max_examples=300)
 @given(models(), clusters(max_workers=8), st.integers(0, 2**32 - 1))
 def test_names_of_alike_nodes_make_no_difference(model: ModelSpec, cluster: ClusterSpec, seed: int) -> None:
     rng = random.Random(seed)
@@ -143,7 +142,6 @@ def test_who_serves_with_whom_makes_a_difference() -> None:
     assert len(ids) == 15, "the number of partitions of a set of four"
 
 
-@settings(max_examples=200)
 @given(models(), clusters(), st.integers(0, 2**32 - 1))
 def test_different_strategies_on_unlike_nodes_have_different_plans(
     model: ModelSpec, cluster: ClusterSpec, seed: int

@@ -15,11 +15,11 @@ WAYS = ("bytescheduler", "servers", "ddp", "byteps")
     ("script", "model", "tolerance"),
     [
         ("plain", {}, 1e-9),
-        ("accumulates", {"clip_norm": 1.0}, 1e-9),
+        pytest.param("accumulates", {"clip_norm": 1.0}, 1e-9, marks=pytest.mark.slow),
         ("closures", {"clip_norm": 1.0}, 1e-9),
         ("mixed_precision", {"loss_scaling": True}, 1e-3),
         ("sparse", {}, 1e-9),
-        ("unused", {}, 1e-9),
+        pytest.param("unused", {}, 1e-9, marks=pytest.mark.slow),
         ("phases", {}, 1e-9),
         pytest.param("compiled", {}, 1e-9, marks=pytest.mark.slow),
     ],

@@ -28,9 +28,21 @@ NUM_STEPS = 5
 NUM_ORDERS = 200
 OVERLAPS: tuple[Overlap, ...] = ("backward", "forward")
 CASES = [(name, overlap) for overlap in OVERLAPS for name in examples(overlap)]
+# These combine what others have alone.
+COMBINED = {
+    "server apart, clipped",
+    "server among workers, proxies",
+    "server, workers update, proxies",
+    "server, workers update, cast",
+    "server apart, stale",
+    "server, stale, int8",
+    "rows at server apart",
+    "rows at server, workers update",
+    "periodic, clipped",
+}
 # Removing each edge in turn takes a second for each example: one overlap is quick, in turn.
 IN_TURN = [
-    pytest.param(name, overlap, marks=pytest.mark.slow if (number + place) % 2 else ())
+    pytest.param(name, overlap, marks=pytest.mark.slow if (number + place) % 2 or name in COMBINED else ())
     for number, name in enumerate(examples("backward"))
     for place, overlap in enumerate(OVERLAPS)
 ]

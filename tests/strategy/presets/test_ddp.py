@@ -17,6 +17,7 @@ from autosync.specs.model import ModelSpec
 from autosync.strategy.presets import build_preset
 from autosync.strategy.synchronisers.all_reduce import AllReduce
 from autosync.strategy.synchronisers.sparse_gather import SparseGather
+from tests.helpers.forks import Forked
 
 MIB = 1024 * 1024
 SCRIPT = Path(__file__).with_name("reducer_log.py")
@@ -128,11 +129,10 @@ def _reducer_logs(world_size: int) -> dict[str, dict[str, Any]]:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with TemporaryDirectory() as folder:
         processes = [
-            subprocess.Popen(
+            Forked(
                 [sys.executable, SCRIPT, str(rank), str(world_size), folder],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                text=True,
                 env=environment,
             )
             for rank in range(world_size)
