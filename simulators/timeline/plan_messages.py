@@ -24,7 +24,7 @@ from autosync.simulators.timeline.transfer_sizes import (
 from autosync.simulators.timeline.waves import fill_waves
 
 _MOST_IN_PYTHON = 25_000
-"""The most messages of a plan that Python simulates in about ten seconds, while the kernel is being compiled."""
+"""The most messages of a plan that Python simulates while the kernel is being compiled: in 6 to 23 seconds."""
 
 
 class _KnownMessages(NamedTuple):

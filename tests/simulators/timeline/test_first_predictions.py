@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autosync.first_calls import FIRST_CALLS
@@ -14,6 +14,7 @@ from autosync.strategy.space import Space
 from tests.helpers.random_specs import random_cluster, random_model
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 10**6))
 def test_python_predicts_as_compiled_functions_do(seed: int) -> None:
     rng = random.Random(seed)
