@@ -1,6 +1,6 @@
 """Compiles the functions of all simulators into numba's cache, on several processors.
 
-    python -m autosync.simulators.kernel_compiler
+    python -P -m autosync.simulators.kernel_compiler
 
 The command line starts it at the first prediction on a machine (`compile_notice`). At its end it leaves a mark beside
 the cache: while there is none, functions may have to be compiled.
@@ -25,7 +25,8 @@ from autosync.first_calls import FIRST_CALLS, CompiledFunction, Compiler
 from autosync.plan.compiled import jit as plan_jit
 from autosync.simulators import jit
 
-COMMAND = (sys.executable, "-m", "autosync.simulators.kernel_compiler")
+# With -P, the package is found where it is installed, and not in the current folder.
+COMMAND = (sys.executable, "-P", "-m", "autosync.simulators.kernel_compiler")
 _SIMULATORS = Path(__file__).parent
 _MOST_PROCESSES = 4
 _BEHIND = "--behind-others"

@@ -43,7 +43,7 @@ def cold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[tuple
     started: list[tuple[str, ...]] = []
 
     def start(command: tuple[str, ...]) -> Compiling:
-        started.append(tuple(command[2:]))
+        started.append(tuple(command[3:]))
         return Compiling()
 
     monkeypatch.setattr(jit, "KEPT", CompiledCache(is_enabled=True, folder=tmp_path))
