@@ -104,10 +104,7 @@ def profile(
     # Mistakes are told before torch is loaded.
     training_rate(known_device(rate or DEFAULT_DEVICE), precision)
     task = load_task(target)
-    if dataset is not None and task.reads_dataset:
-        raise click.UsageError(f"{target} has a dataset of its own, which is measured; leave out --input")
-    if input_settings is not None and dataset is None and not task.reads_dataset:
-        raise click.UsageError("--input-settings says how a dataset is read; add --input FILE.py:NAME")
+    _check_input(task, dataset, input_settings)
     # This import loads torch, so it waits until everything else has been checked.
     from autosync.specs.profile.run import profile as run_profile
 
@@ -132,6 +129,13 @@ def profile(
         print_json(dump_model(model))
     else:
         print_text(describe(model) + told)
+
+
+def _check_input(task: Task, dataset: str | None, settings: Path | None) -> None:
+    if dataset is not None and task.reads_dataset:
+        raise click.UsageError("the task has a dataset of its own, which is measured; leave out --input")
+    if settings is not None and dataset is None and not task.reads_dataset:
+        raise click.UsageError("--input-settings says how a dataset is read; add --input FILE.py:NAME")
 
 
 def _with_input(model: ModelSpec, task: Task, dataset: str | None, given: Path | None) -> tuple[ModelSpec, str]:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from autosync.datasets.schema import Measurement
+from autosync.search.guarantee import ProofResult
 from autosync.specs.model import ModelSpec
 from autosync.strategy.input_settings import InputSettings, input_in_words
-from autosync.strategy.representation import Strategy
 from autosync.units import format_time
 
 
-def input_findings(
-    winner: Strategy | None, measured: Measurement, default: Measurement, model: ModelSpec
-) -> dict[str, object] | None:
-    """Return the facts and a sentence; None if the task has no dataset. None as winner is stock DDP.
+def input_findings(winner: ProofResult, default: ProofResult, model: ModelSpec) -> dict[str, object] | None:
+    """Return the facts and a sentence; None if the task has no dataset.
 
     Waits are those that were measured in the proof, of the rank that waited longest in a mean step.
     """
     if model.input is None or not model.input.by_loader:
         return None
     usual = InputSettings()
-    chosen = (winner.input if winner is not None else None) or usual
-    before, after = _wait(default), _wait(measured)
+    strategy = winner.candidate.strategy
+    chosen = (strategy.input if strategy is not None else None) or usual
+    before, after = _wait(default.measurement), _wait(winner.measurement)
     return {
         "settings": input_in_words(chosen),
         "default_settings": input_in_words(usual),

@@ -66,10 +66,7 @@ def summary_fields(
         "other_cpu_share": verdict.other_cpu_share,
         "bound_seconds": gain.bound.seconds,
         "stages": _stage_findings(model, cluster, limit, divided, why_undivided),
-        "graphs": graph_findings(verdict.winner.candidate.strategy, model, cluster),
-        "loader": input_findings(
-            verdict.winner.candidate.strategy, verdict.winner.measurement, verdict.default.measurement, model
-        ),
+        **_findings(verdict, model, cluster),
         "prospect": {
             "most_times_as_fast": gain.most,
             "exposed_share": 1 - (gain.default.compute + gain.default.input) / gain.default.step,
@@ -85,6 +82,14 @@ def summary_fields(
             if record.failure is not None
         ],
         "outages": [{"trial": record.trial, "origin": record.origin, "why": _why(record)} for record in outages],
+    }
+
+
+def _findings(verdict: Verdict, model: ModelSpec, cluster: ClusterSpec) -> dict[str, object]:
+    """Return what is known only of some models: of their graphs, and of their input."""
+    return {
+        "graphs": graph_findings(verdict.winner.candidate.strategy, model, cluster),
+        "loader": input_findings(verdict.winner, verdict.default, model),
     }
 
 

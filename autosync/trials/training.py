@@ -110,16 +110,8 @@ class ContestantTraining:
             except AutosyncError as error:
                 raise RefusedError(str(error)) from error
         self._weighs = bundle is not None and task.weight is not None
-        dealt = _dealt(task, bundle, seed=seed, rank=rank)
-        self._draw: Callable[[], Any] = dealt or functools.partial(draw_batch, task, batch_generator(seed, rank))
-        self._input: TaskBatches | None = None
-        if task.reads_dataset:
-            settings = None if bundle is None else bundle.strategy.input
-            num_ranks = dist.get_world_size()
-            self._input = TaskBatches(task, settings, rank=rank, num_ranks=num_ranks, seed=seed, shares=shares)
-            self._draw = self._input.draw
-        elif shares and deals_shares:
-            self._draw = ShareOfBatches(task, shares, rank, functools.partial(batch_generator, seed)).draw
+        self._input = _input_of(task, bundle, seed=seed, rank=rank)
+        self._draw = _drawing(task, bundle, self._input, seed=seed, rank=rank, deals_shares=deals_shares)
         self._turns: deque[float] = deque(maxlen=1 if self._input is None else self._input.num_turns)
         self._losses: list[torch.Tensor] = []
         self._wait_seconds = self._copy_seconds = 0.0
@@ -243,6 +235,27 @@ class ContestantTraining:
 
 def _no_more() -> Any:
     raise AssertionError("a contestant that was released draws no batch")
+
+
+def _input_of(task: Task, bundle: Bundle | None, *, seed: int, rank: int) -> TaskBatches | None:
+    """Return the batches of a task with a dataset, under the settings and the shares of a bundle if it has some."""
+    if not task.reads_dataset:
+        return None
+    settings, shares = (None, ()) if bundle is None else (bundle.strategy.input, bundle.strategy.shares)
+    return TaskBatches(task, settings, rank=rank, num_ranks=dist.get_world_size(), seed=seed, shares=shares)
+
+
+def _drawing(
+    task: Task, bundle: Bundle | None, batches: TaskBatches | None, *, seed: int, rank: int, deals_shares: bool
+) -> Callable[[], Any]:
+    """Return what draws this rank's batches."""
+    if batches is not None:
+        return batches.draw
+    shares = () if bundle is None else bundle.strategy.shares
+    if shares and deals_shares:
+        return ShareOfBatches(task, shares, rank, functools.partial(batch_generator, seed)).draw
+    dealt = _dealt(task, bundle, seed=seed, rank=rank)
+    return dealt or functools.partial(draw_batch, task, batch_generator(seed, rank))
 
 
 def _dealt(task: Task, bundle: Bundle | None, *, seed: int, rank: int) -> Callable[[], Any] | None:

@@ -49,7 +49,7 @@ def _task(name: str, *, width: int) -> Task:
     def shards() -> TarShards:
         # Only ranks have a node.
         store = os.environ["BENCHMARK_STORE" if "AUTOSYNC_NODE" in os.environ else "BENCHMARK_STORE_HERE"]
-        return TarShards([f"{store}/{name}/{number:04}.tar" for number in range(NUM_SHARDS)], decode=decode)
+        return TarShards([f"{store}/{number:04}.tar" for number in range(NUM_SHARDS)], decode=decode)
 
     def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         return functional.mse_loss(model(batch), batch[:, :64])

@@ -142,7 +142,7 @@ def measured(name: str, num_trials: int) -> dict[str, Any]:
             num_samples=NUM_SAMPLES,
             num_bytes=linked_tasks.EXAMPLE_BYTES[name],
         )
-    with serving(cluster, Path("files")):
+    with serving(cluster, Path("files", name)):
         begun = f"{name}-{int(time.time())}"
         options: dict[str, Any] = {"model": target, "cluster": "cluster.yaml"}
         together = tune(**options, num_trials=num_trials, study=f"{begun}-together")
@@ -162,7 +162,7 @@ def serving(cluster: ClusterSpec, files: Path) -> Iterator[None]:
         with limited_server(files) as here:
             os.environ["BENCHMARK_STORE_HERE"] = here
             os.environ["BENCHMARK_STORE"] = f"http://{TestbedLauncher().addresses(cluster)['store']}:{PORT}"
-            wait_for(bed, next(files.glob("*/*.tar")).relative_to(files))
+            wait_for(bed, next(files.glob("*.tar")).name)
             yield
     finally:
         store.terminate()
@@ -170,7 +170,7 @@ def serving(cluster: ClusterSpec, files: Path) -> Iterator[None]:
         bed.close()
 
 
-def wait_for(bed: testbed.Testbed, file: Path) -> None:
+def wait_for(bed: testbed.Testbed, file: str) -> None:
     """Wait until a host of the testbed gets a file from its store."""
     request = (
         f"import urllib.request as u; u.urlopen(u.Request('{os.environ['BENCHMARK_STORE']}/{file}', "
@@ -178,7 +178,7 @@ def wait_for(bed: testbed.Testbed, file: Path) -> None:
     )
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until:
-        words = list(map(str, (*bed.enter("host0"), "--", sys.executable, "-c", request)))
+        words = list(map(str, (*bed.enter("host-0"), "--", sys.executable, "-c", request)))
         if subprocess.run(words, capture_output=True, check=False).returncode == 0:
             return
         time.sleep(0.3)

@@ -64,7 +64,7 @@ def test_a_host_that_is_served_worse_is_named_on_all_ranks(tmp_path: Path) -> No
 @pytest.mark.timeout(3600)
 def test_an_unfair_host_is_named_in_twenty_of_twenty_runs_and_fair_hosts_in_none(tmp_path: Path) -> None:
     """Real ranks and servers each time, with the host that is served at a third in each place in turn."""
-    write_shard(tmp_path / "all.tar", range(320))
+    write_shard(tmp_path / "all.tar", range(640))
     for run in range(20):
         with contextlib.ExitStack() as stack:
             servers = [stack.enter_context(serving(tmp_path)) for _ in range(NUM_RANKS)]

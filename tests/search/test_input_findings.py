@@ -6,12 +6,15 @@ import pytest
 
 from autosync.datasets.measured_input import MeasuredInput
 from autosync.datasets.schema import Measurement
+from autosync.search.candidates import STOCK_DDP, Candidate
+from autosync.search.guarantee import ProofContestant, ProofResult
 from autosync.search.input_findings import input_findings
 from autosync.specs.input_cost import InputCost
 from autosync.specs.model import ModelSpec
 from autosync.strategy.input_settings import InputSettings
 from autosync.strategy.representation import Message, Strategy
 from autosync.testing.simulators import two_layers
+from autosync.trials.contestant import Contestant
 
 PLAIN = Strategy(messages=(Message(parts=("second", "first")),))
 
@@ -19,6 +22,12 @@ PLAIN = Strategy(messages=(Message(parts=("second", "first")),))
 @pytest.fixture
 def model() -> ModelSpec:
     return replace(two_layers(), input=InputCost(worker_seconds=0.01, by_loader=True))
+
+
+def _result(strategy: Strategy | None, *waits: float) -> ProofResult:
+    chosen = STOCK_DDP if strategy is None else Candidate(strategy_id="s", origin="mutated", strategy=strategy)
+    contestant = ProofContestant(role="finalist", candidate=chosen, run_as=Contestant(name="c"))
+    return ProofResult(contestant=contestant, measurement=_measured(*waits), ratio=None)
 
 
 def _measured(*waits: float) -> Measurement:
@@ -39,7 +48,7 @@ def _measured(*waits: float) -> Measurement:
 
 def test_both_settings_and_waits_are_told(model: ModelSpec) -> None:
     winner = replace(PLAIN, input=InputSettings(num_workers=4))
-    found = input_findings(winner, _measured(0.001, 0.002), _measured(0.05, 0.04), model)
+    found = input_findings(_result(winner, 0.001, 0.002), _result(None, 0.05, 0.04), model)
     assert found == {
         "settings": "4 workers, prefetch 2",
         "default_settings": "2 workers, prefetch 2",
@@ -53,13 +62,13 @@ def test_both_settings_and_waits_are_told(model: ModelSpec) -> None:
 
 
 def test_the_defaults_are_named(model: ModelSpec) -> None:
-    found = input_findings(None, _measured(0.05, 0.04), _measured(0.05, 0.04), model)
+    found = input_findings(_result(None, 0.05, 0.04), _result(None, 0.05, 0.04), model)
     assert found is not None
     assert str(found["in_words"]).startswith("the loader's defaults (2 workers, prefetch 2); a step waits 50 ms")
 
 
 def test_recorded_trials_may_not_know_waits(model: ModelSpec) -> None:
-    found = input_findings(PLAIN, _measured(), _measured(), model)
+    found = input_findings(_result(PLAIN), _result(None), model)
     assert found is not None
     assert found["wait_seconds"] is None
     assert found["in_words"] == "2 workers, prefetch 2"
@@ -67,4 +76,4 @@ def test_recorded_trials_may_not_know_waits(model: ModelSpec) -> None:
 
 def test_other_models_have_none(model: ModelSpec) -> None:
     for other in (two_layers(), replace(model, input=InputCost(worker_seconds=0.01))):
-        assert input_findings(PLAIN, _measured(0.1, 0.1), _measured(0.1, 0.1), other) is None
+        assert input_findings(_result(PLAIN, 0.1, 0.1), _result(None, 0.1, 0.1), other) is None
