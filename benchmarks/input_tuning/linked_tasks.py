@@ -47,8 +47,8 @@ def decode(sample: Mapping[str, bytes]) -> torch.Tensor:
 
 def _task(name: str, *, width: int) -> Task:
     def shards() -> TarShards:
-        # Only ranks have a node.
-        store = os.environ["BENCHMARK_STORE" if "AUTOSYNC_NODE" in os.environ else "BENCHMARK_STORE_HERE"]
+        # Only the processes of ranks have a rank.
+        store = os.environ["BENCHMARK_STORE" if "RANK" in os.environ else "BENCHMARK_STORE_HERE"]
         return TarShards([f"{store}/{number:04}.tar" for number in range(NUM_SHARDS)], decode=decode)
 
     def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
