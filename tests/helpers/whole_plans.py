@@ -226,6 +226,8 @@ class Rank:
                 self._serve(num_steps)
         except BaseException as error:  # noqa: BLE001 - the test must hear of it
             self.world.errors.append(error)
+            if self.session is not None:
+                self.session.leave_to_parent()
             with self.world.steps_called:
                 self.world.steps_called.notify_all()
 

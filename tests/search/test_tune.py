@@ -61,6 +61,7 @@ SUMMARY = {
     "other_cpu_share",
     "bound_seconds",
     "graphs",
+    "loader",
     "profile",
     "prospect",
     "stages",

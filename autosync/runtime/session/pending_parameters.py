@@ -115,6 +115,7 @@ class Awaited:
             _give_back(parameter)
         if self._hears_of_compiling:
             _callbacks().start_callbacks.remove(self._compiling)
+            self._hears_of_compiling = False
 
     def shared(self) -> frozenset[int]:
         """Return the variables whose memory other tensors share and may read unnoticed. No update may be under way."""
