@@ -153,6 +153,19 @@ def test_memory_that_another_object_shares_is_waited_for_at_once(updates: Update
     assert updates.begin() == []
 
 
+def test_new_memory_that_a_script_keeps_is_waited_for_at_once() -> None:
+    """The engine's tensors of before do not stand for those of the script."""
+    model = nn.Linear(2, 2)
+    of_engine = model.weight.data
+    awaited = Awaited(model, dict(model.named_parameters()), lambda _: None, holders={"weight": 1})
+    assert awaited.shared() == frozenset()
+    kept = torch.ones(2, 2)
+    model.weight.data = kept
+    assert awaited.shared() == {0}
+    assert of_engine.data_ptr() != kept.data_ptr()
+    awaited.close()
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 def test_scripted_modules_are_waited_for_at_once() -> None:
     updates = Updates(nn.Sequential(torch.jit.script(nn.Linear(3, 2)), nn.Linear(2, 2)))

@@ -88,6 +88,7 @@ class Awaited:
         self._hear = hear
         self._is_finished = is_finished
         self._holders = [_num_own_holders() + holders.get(name, 0) for name in variables]
+        self._memory = [parameter.untyped_storage().data_ptr() for parameter in self._parameters]
         self._lock = threading.RLock()
         self._is_compiled = hasattr(model, "_orig_mod")
         self._hears_of_compiling = False
@@ -121,9 +122,14 @@ class Awaited:
         """Return the variables whose memory other tensors share and may read unnoticed. No update may be under way."""
         return frozenset(
             number
-            for number, (parameter, holders) in enumerate(zip(self._parameters, self._holders, strict=True))
-            if _num_holders(parameter) > holders
+            for number, parameter in enumerate(self._parameters)
+            if _num_holders(parameter) > self._num_usual(number)
         )
+
+    def _num_usual(self, number: int) -> int:
+        """Return the number of a variable's usual holders. New memory may have none of the engine's tensors yet."""
+        is_new = self._parameters[number].untyped_storage().data_ptr() != self._memory[number]
+        return _num_own_holders() if is_new else self._holders[number]
 
     def begin(self, shared: Collection[int] = ()) -> None:
         """Start to watch parameters when the step is called; wait at once for the variables in `shared`."""
