@@ -243,7 +243,8 @@ class Gradients:
     """Compares the gradients that users see with those of a copy of the model, which this harness exchanges itself.
 
     The bound of each element is 4·n·u·Σ|g_r| for the n ranks' contributions g_r to the average. For factors it comes
-    from the sums behind the gradient, with |A|ᵀ|B| in place of |g_r|, and is n times as wide.
+    from the sums behind the gradient, with |A|ᵀ|B| in place of |g_r|, and is n times as wide. A row that occurs several
+    times in a batch has the sum of its occurrences' magnitudes in place of |g_r|, because each is weighed by itself.
     """
 
     def __init__(self, model: nn.Module, names: Sequence[str], factors: frozenset[str]) -> None:
@@ -281,7 +282,7 @@ class Gradients:
         sums = torch.cat([own[name].flatten() for name in used])
         magnitudes = sums.abs()
         # The harness communicates on the CPU, wherever training is.
-        everyones = torch.stack((sums, self._with_factors(used, magnitudes))).cpu()
+        everyones = torch.stack((sums, self._with_own(used, magnitudes))).cpu()
         gathered = [torch.empty_like(everyones) for _ in range(num_ranks)]
         dist.all_gather(gathered, everyones)
         expected, bounds = torch.stack(gathered).sum(0) / num_ranks
@@ -324,16 +325,19 @@ class Gradients:
             made.task.loss(self._copy, batch).backward()
         found = {}
         for name, parameter in self._copy.named_parameters():
-            if parameter.grad is not None:
-                dense = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+            gradient = parameter.grad
+            if gradient is not None:
+                dense = gradient.to_dense() if gradient.is_sparse else gradient
                 found[name] = dense.double() * made.weight
+                if gradient.is_sparse:
+                    self._magnitudes[name] = _magnitudes(gradient) * made.weight
         return found
 
-    def _with_factors(self, names: Sequence[str], magnitudes: Tensor) -> Tensor:
+    def _with_own(self, names: Sequence[str], magnitudes: Tensor) -> Tensor:
         offset = 0
         for name in names:
             size = dict(self._copy.named_parameters())[name].numel()
-            if name in self._factors:
+            if name in self._magnitudes:
                 magnitudes[offset : offset + size] = self._magnitudes[name].flatten()
             offset += size
         return magnitudes
@@ -341,3 +345,9 @@ class Gradients:
 
 def _tensors(model: nn.Module) -> list[Tensor]:
     return [*model.parameters(), *model.buffers()]
+
+
+def _magnitudes(gradient: Tensor) -> Tensor:
+    """Return the magnitudes of a sparse gradient, each row's summed over its occurrences."""
+    indices, values = gradient._indices(), gradient._values()  # noqa: SLF001 - the others want a coalesced tensor
+    return torch.sparse_coo_tensor(indices, values.double().abs(), gradient.shape, check_invariants=False).to_dense()

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -176,3 +177,32 @@ def tokens() -> Task:
 EXACT = (transformer, convnet, odd, clipped)
 
 assert len({task().name for task in itertools.chain(EXACT, (small, half, tokens))}) == 7
+
+
+def rows() -> Task:
+    """A table with sparse gradients; words occur several times in a batch."""
+    return Task(
+        name="rows",
+        model=lambda: nn.Sequential(nn.Embedding(9, 5, sparse=True), nn.Linear(5, 3)).double(),
+        batch=lambda generator: torch.randint(9, (4, 6), generator=generator),
+        loss=lambda model, text: functional.cross_entropy(model(text).flatten(0, 1), text.flatten() % 3),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        batch_size=4,
+    )
+
+
+def masked_rows() -> Task:
+    """The same over unmasked positions, of which some batches have none."""
+
+    def loss(model: nn.Module, text: Tensor) -> Tensor:
+        labels = torch.where(text < 0, -1, text % 3)
+        return functional.cross_entropy(model(text.clamp_min(0)).flatten(0, 1), labels.flatten(), ignore_index=-1)
+
+    masked = tokens()
+    return replace(
+        rows(),
+        name="masked_rows",
+        batch=lambda generator: masked.batch(generator).clamp_max(8),
+        loss=loss,
+        weight=masked.weight,
+    )

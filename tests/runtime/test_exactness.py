@@ -25,6 +25,8 @@ def test_cases_that_once_failed(exactness: Any) -> None:
         pytest.param(
             12, ("--cluster", "unequal nodes", "--cluster", "2 nodes x 2 and a server"), marks=pytest.mark.timeout(300)
         ),
+        pytest.param(12, ("--shares", "--cluster", "2 nodes"), marks=pytest.mark.timeout(300)),
+        pytest.param(300, ("--shares",), marks=[pytest.mark.slow, pytest.mark.timeout(1000)]),
         pytest.param(600, (), marks=[pytest.mark.slow, pytest.mark.timeout(1000)]),
         pytest.param(200, ("--delays",), marks=[pytest.mark.slow, pytest.mark.timeout(1000)]),
     ],

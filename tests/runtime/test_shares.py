@@ -18,6 +18,10 @@ DIVIDED = [
     ("tokens", "ddp", OF_TWELVE),
     ("tokens", "sharded", OF_TWELVE),
     ("tokens", "bytescheduler", (4, 4, 4)),
+    ("rows", "horovod_fusion", OF_TWELVE),
+    ("rows", "parallax", OF_TWELVE),
+    ("masked_rows", "horovod_fusion", OF_TWELVE),
+    ("masked_rows", "ps_load_balanced", (4, 4, 4)),
 ]
 
 

@@ -232,7 +232,8 @@ def _scale(gradient: torch.Tensor, factor: float) -> None:
     """Scale a gradient in its own memory."""
     if factor == 1.0:
         return
-    values = gradient.detach()
+    # A sparse tensor that is scaled in place gets new values, which its detached twin would keep to itself.
+    values = gradient.detach()._values() if gradient.is_sparse else gradient.detach()  # noqa: SLF001 - `values` wants a coalesced tensor
     if factor == 0.0:
         # A mean over nothing is NaN, and counts as nothing.
         values.zero_()
