@@ -11,8 +11,10 @@ from autosync.graphs.graph_batch import join
 from autosync.graphs.order_search import search_table
 from autosync.graphs.policy import BatchingPolicy
 from autosync.graphs.vertex_model import VertexModel
+from autosync.specs.task_run import move
 from tests.helpers.random_graphs import random_family, random_model
 
+CPU = torch.device("cpu")
 NAIVE = BatchingPolicy(order="naive")
 
 
@@ -30,16 +32,17 @@ def _run(model: VertexModel, graphs: list, policy: BatchingPolicy) -> tuple[torc
     model.policy = policy
     model.zero_grad()
     rows = model(graphs)
-    weights = torch.linspace(-1, 1, rows.numel(), dtype=rows.dtype).view_as(rows)
+    weights = torch.linspace(-1, 1, rows.numel(), dtype=rows.dtype, device=rows.device).view_as(rows)
     if rows.requires_grad:
         (rows * weights + rows.square()).sum().backward()
     return rows.detach(), [one.grad for one in model.parameters()]
 
 
-def check(seed: int) -> None:
+def check(seed: int, device: torch.device = CPU) -> None:
     chance = random.Random(seed)
     model = random_model(chance)
-    graphs = [random_family(chance, model.kinds) for _ in range(chance.randint(1, 6))]
+    graphs = move([random_family(chance, model.kinds) for _ in range(chance.randint(1, 6))], device)
+    model = model.to(device)
     if not any(len(graph.output_list) for graph in graphs):
         return
     rows, gradients = _run(model, graphs, NAIVE)

@@ -34,7 +34,7 @@ class RandomFunction(VertexFunction):
 
     def pull(self, inputs: torch.Tensor) -> torch.Tensor:
         if self.pulls == "nothing":
-            return torch.zeros(len(inputs), self.matrix.shape[0], dtype=self.matrix.dtype)
+            return self.matrix.new_zeros(len(inputs), self.matrix.shape[0])
         return self.inward(self.words(inputs))
 
     def forward(self, pulled: torch.Tensor, children: torch.Tensor) -> torch.Tensor:
