@@ -33,12 +33,13 @@ _FREE = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::detach
 
 
 class ComputedClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up the times of all operations in its block."""
+    """Adds up the times of all operations in its block, and counts them."""
 
     def __init__(self, rate: OperationRate) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._rate = rate
         self._now = 0.0
+        self.num_operations = 0
         self._shadows: Any = WeakIdKeyDictionary()
 
     def mark(self) -> float:
@@ -93,6 +94,7 @@ class ComputedClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
             count = flop_registry.get(func._overloadpacket)  # noqa: SLF001 - flop_counter's own table is keyed by it
             operations = count(*args, **kwargs, out_val=result) if count is not None else 0
         self._now += self._rate.seconds(kind, operations, num_bytes)
+        self.num_operations += 1
 
     def _shadow(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Repeat the operation on values if the values of all its inputs are known and its results are integers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from autosync.specs.profile.computed_clock import META, ComputedClock
 from autosync.specs.profile.device_rates import OperationRate
 from autosync.specs.profile.find_cuts import FoundCuts, cuts_of_task, with_checked_losses
 from autosync.specs.profile.graph import ParameterUses, distinct_rows
+from autosync.specs.profile.known_devices import TrainingRate
 from autosync.specs.profile.optimizer import probe_optimizer
 from autosync.specs.profile.profiled_steps import UPDATE_NOTE, profiled_step, sparse_gradients, task_notes
 from autosync.specs.profile.recorder import MicrostepRecorder, ModelStructure, structure_of
@@ -31,6 +32,9 @@ from autosync.specs.task import Task
 
 NUM_STEPS = 5
 """Times are the same in all steps; touched rows are not."""
+LAUNCH_SECONDS = 50e-6
+"""What the host of an H200 needed for each operation of small batches (benchmarks/device_rates): half of 23 networks
+needed less. No batch is small enough to take less time."""
 _SHARE_OF_MEMORY = 0.5
 """The share of the free memory that the parameters of a model may take whose losses are compared here."""
 
@@ -54,11 +58,14 @@ class ComputedTraining:
         num_steps = steps or NUM_STEPS
         recorder = MicrostepRecorder(structure=self._structure, clock=self._clock)
         done = []
+        start, num_before = self._clock.mark(), self._clock.num_operations
         with recorder.attached():
             for number in range(1 + num_steps):
                 tell(f"step {number + 1} of {1 + num_steps} (computed)")
                 recorder.asks_sequence = number == 0
                 done.append(self._recorded_step(recorder))
+        num_operations = (self._clock.num_operations - num_before) // len(done)
+        launches = _launches(self._rate, num_operations, (self._clock.mark() - start) / len(done))
         sparse = sparse_gradients(self._structure)
         optimizer = probe_optimizer(self._task, sparse=bool(sparse))
         update_bytes = _update_bytes(self._task, self._structure, optimizer, done[-1], sparse)
@@ -76,7 +83,7 @@ class ComputedTraining:
             device=self._rate.name,
             source="computed",
             note=f"{self._rate.describe()}; {UPDATE_NOTE}",
-            notes=(*task_notes(self._task, sparse), *bounds),
+            notes=(*task_notes(self._task, sparse), *bounds, *launches),
         )
 
     def use_draws(self) -> UseDraws:
@@ -144,6 +151,16 @@ class ComputedTraining:
 
     def _batch_with_values(self) -> Any:
         return task_run.draw_batch(self._task, self._generator)
+
+
+def _launches(rate: OperationRate, num_operations: int, seconds: float) -> Iterator[str]:
+    """Yield a note if a known device's passes may take as long as its host needs to launch their operations."""
+    launching = num_operations * LAUNCH_SECONDS
+    if isinstance(rate, TrainingRate) and seconds < launching:
+        yield (
+            f"{num_operations:,} operations may take longer than the {1e3 * seconds:.3g} ms that are computed for them: "
+            f"launches are not counted, and the host of an H200 needed {1e3 * launching:.3g} ms for so many"
+        )
 
 
 def _build_without_values(task: Task, clock: ComputedClock) -> nn.Module:

@@ -185,11 +185,21 @@ def test_ids_that_nobody_knows_are_bounded_and_said() -> None:
 
     model = computed(Nearest, torch.rand(3, 5))
     assert model.variables[0].max_touched_rows == 3
-    assert model.notes == (
-        "the ids of codes.weight depend on values that only a run knows: touched rows are the most there can be",
-    )
+    bound = "the ids of codes.weight depend on values that only a run knows: touched rows are the most there can be"
+    assert bound in model.notes
     assert model.timeline.source == "computed"
     assert "computed, not measured" in model.timeline.note
+
+
+def test_small_passes_say_that_launches_may_take_longer() -> None:
+    def notes(num_rows: int) -> list[str]:
+        model = computed(lambda: nn.Sequential(nn.Linear(100, 400), nn.ReLU()), torch.rand(num_rows, 100))
+        return [note for note in model.notes if "launches are not counted" in note]
+
+    [note] = notes(8)
+    # Forward: the layer, the activation and the mean. Backward has at least as many.
+    assert int(note.split()[0]) >= 6
+    assert notes(2_000_000) == []
 
 
 class Tied(nn.Module):
