@@ -147,14 +147,14 @@ def _with_input(model: ModelSpec, task: Task, dataset: str | None, given: Path |
     from autosync.inputs.profiled_input import profile_input
     from autosync.inputs.settings import load_settings
     from autosync.inputs.task_input import with_input
-    from autosync.strategy.input_settings import InputSettings
+    from autosync.specs.input_settings import InputSettings
 
     note("input")
-    settings = InputSettings() if given is None else load_settings(given)
+    settings = None if given is None else load_settings(given)
     if dataset is None:
         model, found = with_input(model, task, settings)
         return model, f"\n{found.in_words()}\n"
-    found = profile_input(load_dataset(dataset), model, settings)
+    found = profile_input(load_dataset(dataset), model, settings or InputSettings())
     return replace(model, input=found.cost), f"\n{found.in_words()}\n"
 
 

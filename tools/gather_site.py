@@ -33,7 +33,7 @@ API = {
     "Comparing and predicting": ("autosync.trials.compare.compare", "autosync.scaling.predict.predict_scaling"),
     "Input": (
         "autosync.inputs.loader",
-        "autosync.strategy.input_settings.InputSettings",
+        "autosync.specs.input_settings.InputSettings",
         "autosync.inputs.tar_shards.TarShards",
         "autosync.inputs.tuning.tune_input",
         "autosync.inputs.fairness",

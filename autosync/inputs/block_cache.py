@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from autosync.errors import InputError
-from autosync.strategy.input_settings import InputSettings
+from autosync.specs.input_settings import InputSettings
 
 _CHECKSUM_BYTES = 4
 _KEPT_SHARE = 0.9

@@ -13,8 +13,9 @@ from autosync.inputs.storage_rates import StorageRate
 from autosync.inputs.tar_shards import TarShards
 from autosync.inputs.trial import InputTrial
 from autosync.inputs.tuning import InputTuning
+from autosync.specs.input_settings import InputSettings
 from autosync.strategy.bundle import Bundle
-from autosync.strategy.input_settings import InputSettings, input_in_words
+from autosync.strategy.input_settings import input_in_words
 from autosync.strategy.wording import count, format_table
 
 

@@ -25,7 +25,7 @@ from autosync.inputs.observation import InputReport, InputWatch
 from autosync.inputs.process_input import note_batch
 from autosync.inputs.served_rates import RankPace, ServedRates, shares_at
 from autosync.inputs.settings import GivenSettings, RankInput, input_of
-from autosync.strategy.input_settings import InputSettings
+from autosync.specs.input_settings import InputSettings
 from autosync.strategy.shares import are_even
 
 _STATE_SCHEMA = "autosync.input_state/1"

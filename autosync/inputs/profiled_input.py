@@ -13,8 +13,9 @@ from autosync.inputs.loader import loader
 from autosync.inputs.many_workers import many_workers_allowed
 from autosync.inputs.observation import InputReport
 from autosync.specs.input_cost import InputCost
+from autosync.specs.input_settings import InputSettings
 from autosync.specs.model import ModelSpec
-from autosync.strategy.input_settings import InputSettings, input_in_words
+from autosync.strategy.input_settings import input_in_words
 from autosync.strategy.wording import format_table
 
 PROFILE_SECONDS = 5.0

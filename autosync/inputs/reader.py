@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from autosync.inputs.block_cache import cache_of
 from autosync.inputs.meter import METER, ReadTotals
 from autosync.inputs.storage import ShardFile
-from autosync.strategy.input_settings import InputSettings
+from autosync.specs.input_settings import InputSettings
 
 
 class ByteRange(NamedTuple):

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from autosync import documents
 from autosync.errors import InputError
+from autosync.specs.input_settings import InputSettings
+from autosync.specs.model import ModelSpec
 from autosync.specs.rank_variables import BUNDLE_VARIABLE
 from autosync.strategy.bundle import Bundle, load_bundle, save_bundle
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.files import is_bundle, is_strategy, load_strategy, save_strategy
-from autosync.strategy.input_settings import InputSettings
 from autosync.strategy.representation import Strategy
 
 KIND, VERSION = "input_settings", 1
@@ -68,7 +69,7 @@ def input_of(given: GivenSettings) -> RankInput:
         case InputSettings():
             return RankInput(settings=given)
         case Bundle():
-            return _of_strategy(given.strategy)
+            return _of_strategy(given.strategy, given.model)
         case Path() | str():
             return _load(given)
     raise InputError(
@@ -78,10 +79,13 @@ def input_of(given: GivenSettings) -> RankInput:
 
 def _load(path: Path | str) -> RankInput:
     document = documents.read_document(path)
-    if is_strategy(document) or is_bundle(document):
+    if is_bundle(document):
+        return input_of(load_bundle(path))
+    if is_strategy(document):
         return _of_strategy(load_strategy(path)[0])
     return RankInput(settings=documents.parse(document, kind=KIND, version=VERSION, into=InputSettings))
 
 
-def _of_strategy(strategy: Strategy) -> RankInput:
-    return RankInput(settings=strategy.input or InputSettings(), shares=strategy.shares)
+def _of_strategy(strategy: Strategy, model: ModelSpec | None = None) -> RankInput:
+    usual = None if model is None or model.input is None else model.input.usual
+    return RankInput(settings=strategy.input or usual or InputSettings(), shares=strategy.shares)

@@ -16,7 +16,7 @@ from autosync.inputs.http_requests import Patience
 from autosync.inputs.reader import ByteRange, ShardReader
 from autosync.inputs.storage import open_shard
 from autosync.inputs.tar_index import TarSample, index_shard
-from autosync.strategy.input_settings import InputSettings
+from autosync.specs.input_settings import InputSettings
 
 Decode = Callable[[dict[str, Any]], Any]
 

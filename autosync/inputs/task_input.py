@@ -14,10 +14,10 @@ from autosync.inputs.loader import InputLoader, loader
 from autosync.inputs.many_workers import many_workers_allowed
 from autosync.inputs.profiled_input import PROFILE_SECONDS, ProfiledInput, profile_input
 from autosync.specs.dataset_batches import DatasetBatches
+from autosync.specs.input_settings import InputSettings
 from autosync.specs.model import ModelSpec
 from autosync.specs.task import Task
 from autosync.specs.task_file import task_code
-from autosync.strategy.input_settings import InputSettings
 
 _SET_DEATH_SIGNAL = 1
 
@@ -29,9 +29,14 @@ def with_input(
     batches = _batches(task)
     with task_code(task, "reading the dataset", batches):
         found = profile_input(
-            batches.dataset, model, settings or InputSettings(), seconds=seconds, collate_fn=batches.collate
+            batches.dataset, model, settings or usual_settings(task), seconds=seconds, collate_fn=batches.collate
         )
-    return replace(model, input=replace(found.cost, by_loader=True)), found
+    return replace(model, input=replace(found.cost, by_loader=True, stated=task.stated_input)), found
+
+
+def usual_settings(task: Task) -> InputSettings:
+    """Return the settings under which a task reads its dataset without tuning."""
+    return task.stated_input or InputSettings()
 
 
 class TaskBatches:
@@ -56,7 +61,7 @@ class TaskBatches:
         with task_code(task, "reading the dataset", batches), many_workers_allowed():
             self._loader: InputLoader = loader(
                 batches.dataset,
-                settings or InputSettings(),
+                settings or usual_settings(task),
                 batch_size=task.batch_size,
                 collate_fn=batches.collate,
                 seed=seed,

@@ -11,7 +11,7 @@ from autosync.inputs.epoch_order import Shuffle
 from autosync.inputs.intervals import RateInterval, rate_interval
 from autosync.inputs.loader import loader
 from autosync.inputs.many_workers import many_workers_allowed
-from autosync.strategy.input_settings import InputSettings
+from autosync.specs.input_settings import InputSettings
 
 _MIN_STEPS = 4
 _MAX_STRETCH = 4.0

@@ -18,7 +18,7 @@ from autosync.inputs.epoch_order import Shuffle
 from autosync.inputs.intervals import RateInterval, rate_interval
 from autosync.inputs.tar_shards import reads_through_autosync
 from autosync.inputs.trial import InputTrial, InputWork, run_trial
-from autosync.strategy.input_settings import InputSettings
+from autosync.specs.input_settings import InputSettings
 
 MAX_TRIALS = 12
 _NUM_REPEATS = 2

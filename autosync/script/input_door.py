@@ -23,7 +23,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from autosync.inputs.loader import InputLoader
 from autosync.script.input_guard import ExampleGuard, GuardedCollate, GuardedStart, WatchedBatches
-from autosync.strategy.input_settings import InputSettings, canonical_input, input_in_words
+from autosync.specs.input_settings import InputSettings
+from autosync.strategy.input_settings import canonical_input, input_in_words
 
 Method = Callable[..., Any]
 

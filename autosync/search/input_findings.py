@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from autosync.datasets.schema import Measurement
 from autosync.search.guarantee import ProofResult
+from autosync.specs.input_settings import InputSettings
 from autosync.specs.model import ModelSpec
-from autosync.strategy.input_settings import InputSettings, input_in_words
+from autosync.strategy.input_settings import input_in_words
 from autosync.units import format_time
 
 
@@ -14,9 +15,9 @@ def input_findings(winner: ProofResult, default: ProofResult, model: ModelSpec) 
 
     Waits are those that were measured in the proof, of the rank that waited longest in a mean step.
     """
-    if model.input is None or not model.input.by_loader:
+    usual = None if model.input is None else model.input.usual
+    if usual is None:
         return None
-    usual = InputSettings()
     strategy = winner.candidate.strategy
     chosen = (strategy.input if strategy is not None else None) or usual
     before, after = _wait(default.measurement), _wait(winner.measurement)
@@ -35,7 +36,7 @@ def _words(chosen: InputSettings, usual: InputSettings, before: float | None, af
         return told
     here = waits.format(format_time(after))
     if chosen == usual:
-        return f"the loader's defaults ({told}); {here}"
+        return f"{told}, as without tuning; {here}"
     return f"{told} in place of {input_in_words(usual)}; {here}, and {format_time(before)} with stock DDP"
 
 

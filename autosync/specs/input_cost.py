@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from autosync.documents import STRICT
+from autosync.specs.input_settings import GivenInput, InputSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,8 +17,8 @@ class InputCost:
     makes the example of them: it decodes, transforms and collates. For `cpu_seconds` of it, a processor is busy; all of
     it if that is not known.
 
-    `by_loader`: the model's task has a dataset, so `autosync.loader` reads the examples, in trials too. Strategies
-    without input settings then have the loader's defaults.
+    `by_loader`: the model's task has a dataset, so `autosync.loader` reads the examples, in trials too. `stated` are
+    the settings under which the task says that it reads them.
     """
 
     __pydantic_config__ = STRICT
@@ -26,12 +27,18 @@ class InputCost:
     worker_seconds: float = 0.0
     cpu_seconds: float | None = None
     by_loader: bool = False
+    stated: GivenInput = None
 
     def __post_init__(self) -> None:
         values = {"example_bytes": self.example_bytes, "worker_seconds": self.worker_seconds}
         for what, value in (values | {"cpu_seconds": self.cpu_seconds or 0.0}).items():
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{what} {value} cannot be (a finite number of 0 or more)")
+
+    @property
+    def usual(self) -> InputSettings | None:
+        """The settings of strategies that have none of their own; None if these leave them to the program."""
+        return (self.stated or InputSettings()) if self.by_loader else None
 
     @property
     def processor_share(self) -> float:

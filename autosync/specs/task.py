@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from autosync.errors import Problem, TaskError
+from autosync.errors import InputError, Problem, TaskError, did_you_mean
 from autosync.specs.dataset_batches import RULE, DatasetBatches, is_dataset
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from autosync.specs.graph_batching import GraphProfile
+    from autosync.specs.input_settings import InputSettings
 
 
 class GraphTraining(Protocol):
@@ -45,8 +46,10 @@ class Task:
     mean over all ranks' batches, if that is not its number of examples: its tokens, for example, where the loss is a
     mean over tokens. `dataset` and `collate` may be given in place of `batch`: a dataset with a length and examples by
     number, or a function that returns one, and what makes a batch of some examples. Trials then read each batch with
-    `autosync.loader`, and tuning finds its settings too. `graphs` is set by tasks of models whose graph changes
-    (`GraphTask.task`). `source` is the origin of the task for error messages, `FILE.py:NAME`; `load_task` sets it.
+    `autosync.loader`, and tuning finds its settings too. `input` are the settings with which the training reads its
+    dataset now, as names of `InputSettings` with their values: what is found is compared with them. `graphs` is set by
+    tasks of models whose graph changes (`GraphTask.task`). `source` is the origin of the task for error messages,
+    `FILE.py:NAME`; `load_task` sets it.
     """
 
     model: Callable[[], nn.Module]
@@ -55,6 +58,7 @@ class Task:
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
     dataset: Any = None
     collate: Callable[[list[Any]], Any] | None = None
+    input: InputSettings | Mapping[str, Any] | None = None
     name: str = ""
     batch_size: int = 1
     accumulation_steps: int = 1
@@ -73,6 +77,11 @@ class Task:
             object.__setattr__(self, "batch", batches.or_same(self.batch))
 
     @property
+    def stated_input(self) -> InputSettings | None:
+        """The settings under which the training reads its dataset now; None: the defaults of `autosync.loader`."""
+        return _settings(self.input)
+
+    @property
     def reads_dataset(self) -> bool:
         """Whether batches come from the dataset."""
         return isinstance(self.batch, DatasetBatches)
@@ -86,7 +95,10 @@ def _dataset_problems(task: Task) -> Iterator[Problem]:
             yield Problem(
                 what="is given without dataset", rule="it makes a batch of a dataset's examples", path=("collate",)
             )
+        if task.input is not None:
+            yield Problem(what="is given without dataset", rule="it says how a dataset is read", path=("input",))
         return
+    yield from _input_problems(task.input)
     if not is_dataset(task.dataset):
         yield Problem(what=f"is {_describe(task.dataset)}", rule=RULE, path=("dataset",))
     collate: object = task.collate
@@ -98,6 +110,34 @@ def _dataset_problems(task: Task) -> Iterator[Problem]:
         yield Problem(what="is given beside dataset", rule="a task has one of them", path=("batch",))
     if task.graphs is not None:
         yield Problem(what="is given for a model of graphs", rule="these draw batches", path=("dataset",))
+
+
+def _input_problems(given: object) -> Iterator[Problem]:
+    """Yield a problem for each wrong name or value of stated input settings."""
+    from autosync.specs.input_settings import InputSettings
+
+    if given is None or isinstance(given, InputSettings):
+        return
+    if not isinstance(given, Mapping):
+        rule = 'names of input settings with their values: {"num_workers": 4, "prefetch_factor": 2}'
+        yield Problem(what=f"is {_describe(given)}", rule=rule, path=("input",))
+        return
+    known = [one.name for one in fields(InputSettings)]
+    unknown = [name for name in given if name not in known]
+    for name in unknown:
+        rule, hint = f"known: {', '.join(known)}", did_you_mean(str(name), known)
+        yield Problem(what=f"{name!r} is no input setting", rule=rule, path=("input",), hint=hint)
+    try:
+        InputSettings(**{name: value for name, value in given.items() if name in known})
+    except InputError as error:
+        yield from (replace(problem, path=("input", *problem.path)) for problem in error.problems)
+
+
+def _settings(given: InputSettings | Mapping[str, Any] | None) -> InputSettings | None:
+    """Return input settings that were given by name, or as they are."""
+    from autosync.specs.input_settings import InputSettings
+
+    return given if given is None or isinstance(given, InputSettings) else InputSettings(**given)
 
 
 def _problems(task: Task) -> Iterator[Problem]:

@@ -30,9 +30,10 @@ from autosync import jsonio
 from autosync.documents import to_plain
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.graph_batching import GraphBatching
+from autosync.specs.input_settings import InputSettings
 from autosync.specs.model import ModelSpec
 from autosync.strategy.codecs import Cast, Codec
-from autosync.strategy.input_settings import InputSettings, canonical_input
+from autosync.strategy.input_settings import canonical_input
 from autosync.strategy.parts import Partition, PartName
 from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.shares import are_even
@@ -77,7 +78,8 @@ def canonical(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Str
 
 def _canonical_input(settings: InputSettings | None, model: ModelSpec) -> InputSettings | None:
     found = canonical_input(settings)
-    return None if model.input is not None and model.input.by_loader and found == InputSettings() else found
+    is_usual = model.input is not None and found == canonical_input(model.input.usual)
+    return None if is_usual else found
 
 
 def _canonical_batching(batching: GraphBatching | None, model: ModelSpec, cluster: ClusterSpec) -> GraphBatching | None:

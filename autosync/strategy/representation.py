@@ -5,7 +5,7 @@ together: each part is in exactly one message, and a message has one value for e
 topology and placement, codec, priority, slice size, lane). So parts of one message cannot have different settings. How
 far transfers may overlap compute is set for the whole step. So are the `shares` of the global batch that ranks compute
 (see `strategy.shares`), the `stages` into which the model is cut (see `strategy.stages`), the settings with which ranks
-read their `input` (see `strategy.input_settings`), and the `batching` of a model whose graph changes (see
+read their `input` (see `specs.input_settings`), and the `batching` of a model whose graph changes (see
 `specs.graph_batching`). The order in which messages and parts are written has no meaning; `priority` and `lane` set the
 order of transfers.
 
@@ -24,9 +24,9 @@ from pydantic import BeforeValidator
 
 from autosync.documents import STRICT
 from autosync.specs.graph_batching import GraphBatching
+from autosync.specs.input_settings import GivenInput
 from autosync.specs.model import ModelSpec
 from autosync.strategy.codecs import Codec
-from autosync.strategy.input_settings import InputAspect
 from autosync.strategy.parts import Part, Partition, PartName, parts_of
 from autosync.strategy.stages import UNFLUSHED, USUAL_SCHEDULE, ModelStage, PipelineSchedule
 from autosync.strategy.synchronisers import any_synchroniser
@@ -94,7 +94,7 @@ class Strategy:
     slack: int = 0
     send_units: int = 0
     recompute: bool = False
-    input: InputAspect = None
+    input: GivenInput = None
     batching: GraphBatching | None = None
     partitions: Mapping[str, Partition] = field(default_factory=dict)
     messages: tuple[Message, ...]

@@ -20,7 +20,7 @@ from autosync.inputs.intervals import RateInterval, rate_interval
 from autosync.inputs.tar_shards import reads_through_autosync
 from autosync.inputs.trial import InputWork, run_trial
 from autosync.inputs.tuning import tune_input
-from autosync.strategy.input_settings import InputSettings
+from autosync.specs.input_settings import InputSettings
 from benchmarks.input_tuning.workloads import WORKLOADS, Workload
 from benchmarks.shared import parser_of, report, run, tell
 

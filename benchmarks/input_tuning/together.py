@@ -36,8 +36,8 @@ from autosync.search.tune import tune
 from autosync.search.tuned import Tuned
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
+from autosync.specs.input_settings import InputSettings
 from autosync.specs.model import ModelSpec
-from autosync.strategy.input_settings import InputSettings
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Strategy
 from autosync.strategy.space.input_choice import input_choice, with_input

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.input_settings import InputSettings
 from autosync.specs.model import ModelSpec
-from autosync.strategy.input_settings import InputSettings
 from autosync.strategy.representation import Strategy
 
 
@@ -35,9 +35,7 @@ class Reads:
 
 def settings_of(strategy: Strategy, model: ModelSpec) -> InputSettings | None:
     """Return the settings under which a strategy's ranks read; None if the program has its own, which are not known."""
-    if strategy.input is None and model.input is not None and model.input.by_loader:
-        return InputSettings()
-    return strategy.input
+    return strategy.input or (None if model.input is None else model.input.usual)
 
 
 def reads_of(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Reads | None:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 import autosync
 from autosync.errors import OperationError
 from autosync.inputs.tar_shards import TarShards
-from autosync.strategy.input_settings import InputSettings
+from autosync.specs.input_settings import InputSettings
 
 
 def main(rank: int, world_size: int, store: str, url: str) -> None:

@@ -18,8 +18,8 @@ from autosync.errors import InputError, OperationError
 from autosync.inputs.loader import InputLoader
 from autosync.inputs.settings import save_with
 from autosync.inputs.tar_shards import TarShards
+from autosync.specs.input_settings import InputSettings
 from autosync.strategy.bundle import Bundle
-from autosync.strategy.input_settings import InputSettings
 from autosync.strategy.shares import deal
 from tests.helpers.shards import number_of, serving, write_shards
 

@@ -18,7 +18,7 @@ import autosync
 from autosync.errors import InputError, OperationError
 from autosync.inputs import storage
 from autosync.inputs.tar_shards import TarShards
-from autosync.strategy.input_settings import InputSettings
+from autosync.specs.input_settings import InputSettings
 from tests.helpers.shards import number_of, write_shards
 
 boto3 = pytest.importorskip("boto3", reason="no client of S3 is installed: make fulltest installs one")

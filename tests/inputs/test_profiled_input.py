@@ -10,7 +10,7 @@ from autosync.cli import main
 from autosync.inputs.meter import ReadTotals
 from autosync.inputs.observation import InputReport, WorkerWork
 from autosync.inputs.profiled_input import cost_of, profile_input
-from autosync.strategy.input_settings import InputSettings
+from autosync.specs.input_settings import InputSettings
 from autosync.testing.simulators import two_layers
 
 

@@ -18,7 +18,7 @@ from autosync.inputs.settings import load_settings, save_settings
 from autosync.inputs.storage import open_shard
 from autosync.inputs.storage_rates import measure_storage
 from autosync.inputs.tar_shards import TarShards
-from autosync.strategy.input_settings import InputSettings
+from autosync.specs.input_settings import InputSettings
 from tests.helpers.shards import number_of, serving, write_shard, write_shards
 
 QUICK = Patience(num_retries=2, timeout_seconds=5, pause_seconds=0.01)

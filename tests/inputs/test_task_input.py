@@ -2,6 +2,7 @@
 
 import multiprocessing
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from torch import nn
 
 from autosync.errors import InputError
 from autosync.inputs.task_input import TaskBatches, with_input
+from autosync.specs.input_settings import InputSettings
 from autosync.specs.task import Task
-from autosync.strategy.input_settings import InputSettings
 from autosync.testing.simulators import two_layers
 
 
@@ -115,6 +116,17 @@ def test_errors_of_the_dataset_are_the_tasks(num_workers: int) -> None:
 def test_a_dataset_smaller_than_a_step_is_refused() -> None:
     with pytest.raises(InputError, match="has 6 examples"):
         TaskBatches(task_of(lambda: Numbers(6)), None, rank=0, num_ranks=2, seed=0)
+
+
+def test_a_task_reads_as_it_states() -> None:
+    task = replace(task_of(Slow), input={"num_workers": 1})
+    batches = TaskBatches(task, None, rank=0, num_ranks=1, seed=0)
+    assert batches.num_turns == 1
+    batches.close()
+    model, found = with_input(two_layers(), task, seconds=0.2)
+    assert found.settings.num_workers == 1
+    assert model.input is not None
+    assert model.input.stated == model.input.usual == InputSettings(num_workers=1)
 
 
 def test_a_profile_measures_the_dataset() -> None:

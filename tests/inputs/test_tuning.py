@@ -12,9 +12,9 @@ from autosync.inputs.intervals import rate_interval
 from autosync.inputs.settings import load_settings
 from autosync.inputs.trial import InputTrial, InputWork, run_trial
 from autosync.inputs.tuning import tune_input
+from autosync.specs.input_settings import InputSettings
 from autosync.strategy.bundle import Bundle, load_bundle, save_bundle
 from autosync.strategy.files import save_strategy
-from autosync.strategy.input_settings import InputSettings
 from tests.helpers.shards import write_shards
 
 pytestmark = [

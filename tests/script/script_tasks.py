@@ -12,11 +12,11 @@ from typing import Any
 
 from autosync.plan.bundling import bundled
 from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.input_settings import InputSettings
 from autosync.specs.model import ModelSpec
 from autosync.specs.profile.run import profile
 from autosync.specs.task import Task
 from autosync.strategy.bundle import save_bundle
-from autosync.strategy.input_settings import InputSettings
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Strategy
 

@@ -16,7 +16,7 @@ from torch.utils.data._utils import worker as torch_worker
 import autosync
 from autosync.script.input_door import InputDoor
 from autosync.script.input_guard import InputChangesError
-from autosync.strategy.input_settings import InputSettings
+from autosync.specs.input_settings import InputSettings
 
 NUM_EXAMPLES = 12
 WORKERS = InputSettings(num_workers=2, prefetch_factor=3, worker_threads=2)

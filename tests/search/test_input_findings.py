@@ -10,8 +10,8 @@ from autosync.search.candidates import STOCK_DDP, Candidate
 from autosync.search.guarantee import ProofContestant, ProofResult
 from autosync.search.input_findings import input_findings
 from autosync.specs.input_cost import InputCost
+from autosync.specs.input_settings import InputSettings
 from autosync.specs.model import ModelSpec
-from autosync.strategy.input_settings import InputSettings
 from autosync.strategy.representation import Message, Strategy
 from autosync.testing.simulators import two_layers
 from autosync.trials.contestant import Contestant
@@ -61,10 +61,19 @@ def test_both_settings_and_waits_are_told(model: ModelSpec) -> None:
     }
 
 
-def test_the_defaults_are_named(model: ModelSpec) -> None:
+def test_what_is_not_changed_is_told(model: ModelSpec) -> None:
     found = input_findings(_result(None, 0.05, 0.04), _result(None, 0.05, 0.04), model)
     assert found is not None
-    assert str(found["in_words"]).startswith("the loader's defaults (2 workers, prefetch 2); a step waits 50 ms")
+    assert str(found["in_words"]).startswith("2 workers, prefetch 2, as without tuning; a step waits 50 ms")
+
+
+def test_stated_settings_are_what_is_compared_with(model: ModelSpec) -> None:
+    assert model.input is not None
+    stated = replace(model, input=replace(model.input, stated=InputSettings(num_workers=8)))
+    winner = replace(PLAIN, input=InputSettings(num_workers=4))
+    found = input_findings(_result(winner, 0.001, 0.001), _result(None, 0.05, 0.05), stated)
+    assert found is not None
+    assert str(found["in_words"]).startswith("4 workers, prefetch 2 in place of 8 workers, prefetch 2; a step waits")
 
 
 def test_recorded_trials_may_not_know_waits(model: ModelSpec) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 from autosync.errors import TaskError
 from autosync.specs.dataset_batches import DatasetBatches
+from autosync.specs.input_settings import InputSettings
 from autosync.specs.task import Task
 from autosync.specs.task_run import draw_batch
 
@@ -66,6 +67,13 @@ def test_a_dataset_is_made_once_and_its_batches_are_collated() -> None:
         ({"dataset": Numbers, "batch": lambda _: None}, r"batch: is given beside dataset"),
         ({"batch": lambda _: None, "collate": list}, r"collate: is given without dataset"),
         ({"dataset": Numbers, "collate": 1}, r"collate: is 1"),
+        ({"batch": lambda _: None, "input": {"num_workers": 2}}, r"input: is given without dataset"),
+        ({"dataset": Numbers, "input": 8}, r"input: is 8 \(names of input settings with their values"),
+        (
+            {"dataset": Numbers, "input": {"num_worker": 8}},
+            r"'num_worker' is no input setting .*did you mean 'num_workers'",
+        ),
+        ({"dataset": Numbers, "input": {"num_workers": -1}}, r"input\.num_workers: is -1 \(a whole number from 0"),
     ],
 )
 def test_wrong_fields_are_refused(fields: dict[str, Any], message: str) -> None:
@@ -91,3 +99,10 @@ def test_same_batches_keep_the_dataset() -> None:
     assert again.or_same(one) is one
     assert larger.or_same(one) is larger
     assert one.or_same(None) is one
+
+
+@pytest.mark.parametrize("given", [{"num_workers": 8}, InputSettings(num_workers=8)])
+def test_a_task_states_how_it_reads(given: Any) -> None:
+    task = task_of(dataset=Numbers, input=given)
+    assert task.stated_input == replace(task, name="other").stated_input == InputSettings(num_workers=8)
+    assert task_of(dataset=Numbers).stated_input is None

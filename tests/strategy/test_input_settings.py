@@ -9,12 +9,13 @@ import pytest
 
 from autosync.errors import InputError
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.input_settings import InputSettings
 from autosync.specs.model import ModelSpec
 from autosync.strategy.canonical import canonical, strategy_id
 from autosync.strategy.describe import describe
 from autosync.strategy.diff import diff, format_diff
 from autosync.strategy.files import load_strategy, save_strategy
-from autosync.strategy.input_settings import InputSettings, canonical_input
+from autosync.strategy.input_settings import canonical_input
 from autosync.strategy.representation import Strategy
 
 READS = InputSettings(num_workers=4, read_bytes=8 * 2**20)

@@ -8,8 +8,8 @@ import pytest
 
 from autosync.plan.bundling import bundled
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.input_settings import InputSettings
 from autosync.specs.model_file import model_of
-from autosync.strategy.input_settings import InputSettings
 from autosync.strategy.presets import build_preset
 from autosync.trials.service import Contestant, TrialService
 

@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
-from autosync.strategy.input_settings import InputSettings
 from autosync.strategy.parts import PartName
 from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.shares import weights_of
@@ -69,8 +68,8 @@ class Likeness:
         self._num_divided = cluster.num_workers if model.timeline.cuts else 0
         self._num_segments = len(model.timeline.forward)
         self._graphs = model.graphs
-        self._has_input = model.input is not None and model.input.by_loader
-        more = self._num_workers + (2 if model.graphs is not None else 0) + (_NUM_OF_INPUT if self._has_input else 0)
+        self._usual_input = None if model.input is None else model.input.usual
+        more = self._num_workers + (2 if model.graphs is not None else 0) + (_NUM_OF_INPUT if self._usual_input else 0)
         more += _NUM_OF_STAGES + self._num_divided if self._num_divided else 0
         self._length = NUM_QUARTERS * _BLOCK + len(self._nodes) + len(_CODECS) + 5 + more
 
@@ -154,9 +153,9 @@ class Likeness:
 
     def _input(self, strategy: Strategy) -> list[float]:
         """Return the logarithms of the input settings; nothing if the task has no dataset."""
-        if not self._has_input:
+        if self._usual_input is None:
             return []
-        one = strategy.input or InputSettings()
+        one = strategy.input or self._usual_input
         return [
             math.log2(1 + one.num_workers) / 2,
             math.log2(one.prefetch_factor) / 4 if one.num_workers else 0.0,

@@ -158,7 +158,7 @@ def _launches(rate: OperationRate, num_operations: int, seconds: float) -> Itera
     launching = num_operations * LAUNCH_SECONDS
     if isinstance(rate, TrainingRate) and seconds < launching:
         yield (
-            f"{num_operations:,} operations may take longer than the {1e3 * seconds:.3g} ms that are computed for them: "
+            f"{num_operations:,} operations may take longer than the {1e3 * seconds:.3g} ms computed for them: "
             f"launches are not counted, and the host of an H200 needed {1e3 * launching:.3g} ms for so many"
         )
 

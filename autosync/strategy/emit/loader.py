@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autosync.strategy.input_settings import InputSettings
+from autosync.specs.input_settings import InputSettings
 
 LoaderArguments = dict[str, bool | int]
 

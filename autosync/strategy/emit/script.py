@@ -9,13 +9,13 @@ from typing import Any
 from autosync import units
 from autosync.documents import to_plain
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.input_settings import InputSettings
 from autosync.specs.model import ModelSpec, Variable
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.codecs import Cast, PowerSGD
 from autosync.strategy.emit.ddp import buckets_under, settings_for
 from autosync.strategy.emit.loader import loader_arguments, loader_lines, loader_notes
 from autosync.strategy.emit.settings import START_POWER_SGD_STEP, DdpSettings, as_python
-from autosync.strategy.input_settings import InputSettings
 from autosync.strategy.presets.common import is_sparse_to_ddp
 from autosync.strategy.representation import Strategy
 from autosync.strategy.wording import count

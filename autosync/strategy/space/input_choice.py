@@ -10,8 +10,8 @@ import math
 import random
 from dataclasses import dataclass, replace
 
+from autosync.specs.input_settings import InputSettings
 from autosync.specs.model import ModelSpec
-from autosync.strategy.input_settings import InputSettings
 from autosync.strategy.representation import Strategy
 from autosync.strategy.space.chance import draw_weighted
 from autosync.strategy.space.limits import Limits
@@ -32,7 +32,9 @@ Weights = dict[int, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputChoice:
-    """The values of each setting with their chances. Settings that are not named here keep their defaults."""
+    """The values of each setting with their chances. Settings that are not named here stay as they are in `usual`."""
+
+    usual: InputSettings
 
     num_workers: Weights
     prefetch_factor: Weights
@@ -42,7 +44,8 @@ class InputChoice:
     def draw(self, rng: random.Random) -> InputSettings:
         """Draw all settings."""
         return self._within(
-            InputSettings(
+            replace(
+                self.usual,
                 num_workers=draw_weighted(rng, self.num_workers),
                 prefetch_factor=draw_weighted(rng, self.prefetch_factor),
                 read_bytes=draw_weighted(rng, self.read_bytes),
@@ -52,7 +55,7 @@ class InputChoice:
 
     def change(self, settings: InputSettings | None, rng: random.Random) -> InputSettings:
         """Return settings in which one is drawn anew, from its other values."""
-        before = settings or InputSettings()
+        before = settings or self.usual
         # Half of the changes are to the number of workers: it matters most.
         changes = [(1.0, "num_workers"), (0.4, "prefetch_factor"), (0.4, "read_bytes"), (0.4, "read_concurrency")]
         possible = {
@@ -76,9 +79,9 @@ class InputChoice:
 def input_choice(model: ModelSpec, limits: Limits) -> InputChoice | None:
     """Return the input settings of a space; None if its strategies leave them to the program."""
     cost = model.input
-    if cost is None or not cost.by_loader or not limits.input:
+    if cost is None or cost.usual is None or not limits.input:
         return None
-    usual = InputSettings()
+    usual = cost.usual
     sizes: tuple[int, ...] = (usual.read_bytes,)
     concurrency: tuple[int, ...] = (usual.read_concurrency,)
     if cost.example_bytes:
@@ -86,6 +89,7 @@ def input_choice(model: ModelSpec, limits: Limits) -> InputChoice | None:
         longest = next((size for size in READ_BYTES if size >= cost.example_bytes), READ_BYTES[-1])
         sizes, concurrency = tuple(size for size in READ_BYTES if size <= longest), READ_CONCURRENCY
     return InputChoice(
+        usual=usual,
         num_workers=_weights_of_workers(model, cost.worker_seconds),
         prefetch_factor=dict.fromkeys(PREFETCH_FACTORS, 1.0),
         read_bytes=dict.fromkeys(sizes, 1.0),

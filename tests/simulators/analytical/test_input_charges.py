@@ -14,8 +14,8 @@ from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec, Rack
 from autosync.specs.costs import Costs
 from autosync.specs.input_cost import InputCost
+from autosync.specs.input_settings import InputSettings
 from autosync.specs.model import ModelSpec
-from autosync.strategy.input_settings import InputSettings
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Message, Strategy
 from autosync.testing.simulators import FREE, two_layers

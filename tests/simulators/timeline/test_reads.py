@@ -13,8 +13,8 @@ from autosync.specs.cluster import ClusterSpec, Rack
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.costs import Costs
 from autosync.specs.input_cost import InputCost
+from autosync.specs.input_settings import InputSettings
 from autosync.specs.model import ModelSpec
-from autosync.strategy.input_settings import InputSettings
 from autosync.strategy.representation import Message, Strategy
 from autosync.testing.simulators import FREE, two_layers
 from tests.helpers.example_costs import GLOO
@@ -69,6 +69,12 @@ def test_workers_share_the_work_of_batches() -> None:
     assert work[2] == pytest.approx(0.6, rel=1e-3)
     assert work[4] == pytest.approx(0.3, rel=1e-3)
     assert work[8] == pytest.approx(ALONE, rel=1e-2)
+
+
+def test_a_strategy_without_settings_reads_as_the_task_states() -> None:
+    for stated, seconds in ((None, 0.6), (InputSettings(num_workers=4), 0.3)):
+        model = replace(two_layers(), input=InputCost(worker_seconds=1.2, by_loader=True, stated=stated))
+        assert seconds_of(PLAIN, model) == pytest.approx(seconds, rel=1e-3)
 
 
 def test_more_workers_than_are_simulated_share_it_too() -> None:

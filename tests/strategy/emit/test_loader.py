@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
+from autosync.specs.input_settings import InputSettings
 from autosync.specs.model import ModelSpec
 from autosync.strategy.emit.script import emit_ddp
-from autosync.strategy.input_settings import InputSettings
 from autosync.strategy.presets import build_preset
 from tests.strategy.emit.test_ddp import LINEAR, THREE
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.input_cost import InputCost
+from autosync.specs.input_settings import InputSettings
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model
 from autosync.strategy.canonical import canonical, strategy_id
 from autosync.strategy.describe import in_words
-from autosync.strategy.input_settings import InputSettings
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Strategy
 from autosync.strategy.space import Limits, Space
@@ -126,6 +126,20 @@ def test_the_loaders_defaults_are_no_other_strategy(bare: ModelSpec, model: Mode
     # A script without settings keeps its own, which are not known.
     assert canonical(usual, bare, CLUSTER).input == InputSettings()
     assert canonical(replace(ddp, input=FOUR_WORKERS), model, CLUSTER).input == FOUR_WORKERS
+
+
+def test_stated_settings_are_where_changes_begin(bare: ModelSpec, ddp: Strategy) -> None:
+    stated = InputSettings(num_workers=4, worker_threads=3)
+    model = replace(bare, input=replace(REMOTE, stated=stated))
+    assert canonical(replace(ddp, input=stated), model, CLUSTER).input is None
+    assert canonical(replace(ddp, input=InputSettings()), model, CLUSTER).input == InputSettings()
+    choice, rng = input_choice(model, Limits()), random.Random(3)
+    assert choice is not None
+    assert choice.draw(rng).worker_threads == 3
+    for _ in range(20):
+        changed = choice.change(None, rng)
+        names = ("num_workers", "prefetch_factor", "read_bytes", "read_concurrency", "worker_threads")
+        assert sum(getattr(changed, name) != getattr(stated, name) for name in names) == 1
 
 
 def test_words_tell_it(model: ModelSpec, ddp: Strategy) -> None:
