@@ -119,10 +119,7 @@ def _winner(found: ShownSummary) -> list[str]:
     ]
     if found.stages is not None and found.stages.searched and found.stages.in_words:
         lines.append(f"  the bounds:   {found.stages.in_words}")
-    if found.graphs is not None and found.graphs.in_words:
-        lines.append(f"  its graphs:   {found.graphs.in_words}")
-    if found.loader is not None and found.loader.in_words:
-        lines.append(f"  its input:    {found.loader.in_words}")
+    lines += _of_some_models(found, width=13)
     if winner.training:
         lines.append(f"  training:     {winner.training}")
     return lines + [f"  {ratio.in_words}" for ratio in winner.against]
@@ -147,8 +144,14 @@ def _keep(found: ShownSummary) -> list[str]:
     else:
         first = "Nothing tried is faster than stock DDP for certain: keep it."
     prospect = [_sentence(found.prospect.in_words)] if found.prospect.in_words else []
-    lines = [first, *prospect, f"  stock DDP: {_time(found, found.contests[0].name)}"]
-    return [*lines, f"  its input: {found.loader.in_words}"] if found.loader is not None else lines
+    kept = f"  stock DDP: {_time(found, found.contests[0].name)}"
+    return [first, *prospect, kept, *_of_some_models(found)]
+
+
+def _of_some_models(found: ShownSummary, *, width: int = 0) -> list[str]:
+    """Return what is known of models whose graph changes, and of tasks with a dataset."""
+    told = {"its graphs:": found.graphs, "its input:": found.loader}
+    return [f"  {head:{width}} {one.in_words}" for head, one in told.items() if one is not None and one.in_words]
 
 
 def _sentence(words: str) -> str:

@@ -27,12 +27,14 @@ def graph_findings(winner: Strategy | None, model: ModelSpec, cluster: ClusterSp
         "slowest_by_count": by_count,
         "slowest_by_cost": by_cost if graphs.knows_dealing else None,
         "lost_by_count": 1 - 1 / by_count,
-        "in_words": _words(f"{own_seconds / seconds:.2f}", by_count, by_cost, cluster.num_workers, graphs.undealt),
+        "in_words": _words(own_seconds / seconds, by_count, by_cost, cluster.num_workers, graphs.undealt),
     }
 
 
-def _words(policy: str, by_count: float, by_cost: float, num_workers: int, undealt: str) -> str:
-    told = f"by the profile, its policy is {policy} times as fast as the model's own"
+def _words(policy: float, by_count: float, by_cost: float, num_workers: int, undealt: str) -> str:
+    told = f"by the profile, its policy is {policy:.2f} times as fast as the model's own"
+    if policy == 1:
+        told = "its policy is the model's own"
     if num_workers < 2:
         return told
     if undealt:

@@ -48,6 +48,7 @@ def test_stock_ddp_has_the_models_own(model: ModelSpec) -> None:
     assert found is not None
     assert found["batching"] == "vertices by depth, examples dealt by count"
     assert found["policy_times_as_fast"] == 1
+    assert str(found["in_words"]).startswith("its policy is the model's own; the slowest of 2 ranks")
 
 
 def test_why_nothing_is_dealt_by_cost(model: ModelSpec) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from autosync.cli.verdict import describe
 from autosync.search.candidates import candidate
-from autosync.search.shown_summary import load_shown, shown
+from autosync.search.shown_summary import InWords, load_shown, shown
 from autosync.search.study_folder import StudyFolder
 from autosync.search.tune import tune
 from autosync.search.tuned import Tuned
@@ -138,6 +138,16 @@ def test_where_nothing_is_faster_it_is_told_how_much_there_is_to_gain(tuned) -> 
     assert "more than 4.5" in text
     assert "How to use it" not in text
     assert text.endswith("bundle: mine.yaml (stock DDP's buckets as a strategy)\nstudy:  autosync-studies/s")
+
+
+@pytest.mark.parametrize("stock_seconds", [0.2, 0.09])
+def test_what_is_known_of_some_models_is_told(tuned, stock_seconds: float) -> None:  # type: ignore[no-untyped-def]
+    found = tuned(stock_seconds)
+    graphs, loader = InWords(in_words="as they were"), InWords(in_words="2 workers")
+    told = replace(shown(found.summary), graphs=graphs, loader=loader)
+    lines = [line.split() for line in describe(told, found.folder).splitlines()]
+    assert ["its", "graphs:", "as", "they", "were"] in lines
+    assert ["its", "input:", "2", "workers"] in lines
 
 
 def test_a_lossy_winner_is_named_as_such(  # type: ignore[no-untyped-def]
