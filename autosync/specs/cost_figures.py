@@ -119,6 +119,13 @@ FIGURES: Mapping[str, Figure] = {
             meaning="elements that a server updates; none: as fast as the workers' devices",
             is_optional=True,
         ),
+        Figure(
+            name="probed_message",
+            unit="time",
+            place=("probed_message_seconds",),
+            meaning="processor time of a probe's message where the times below are from; none: no probe changes them",
+            is_optional=True,
+        ),
         Figure(name="launch", unit="time", place=("processor", "transfer"), meaning="start of a transfer (timeline)"),
         Figure(
             name="reducer_launch",

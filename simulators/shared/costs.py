@@ -44,14 +44,23 @@ def costs_of(cluster: ClusterSpec, *, num_processors: int | None = None) -> Cost
     if calibration.backend != cluster.backend:
         # Its messages and rounds were those of another backend. Rates of links are the same.
         return replace(ordinary, num_processors=num_processors)
+    processor = ordinary.processor.times(_slowness(calibration, ordinary))
     probed = replace(
         ordinary,
+        processor=processor,
         round_seconds=_round_seconds(cluster, calibration, ("ring", "halving_doubling")) or ordinary.round_seconds,
         native_round_seconds=_round_seconds(cluster, calibration, ("native",)) or ordinary.native_round_seconds,
         num_processors=num_processors,
-        hop_seconds=max(ordinary.hop_seconds, _hop_seconds(calibration, ordinary.processor)),
+        hop_seconds=max(ordinary.hop_seconds, _hop_seconds(calibration, processor)),
     )
     return with_figures(probed, stated)
+
+
+def _slowness(calibration: Calibration, costs: Costs) -> float:
+    """Return how many times as long the processors take as those of the costs' figures, by a probe's small messages."""
+    found = [one.message_cpu_seconds.value for one in calibration.nodes if one.message_cpu_seconds is not None]
+    usual = costs.probed_message_seconds
+    return median(found) / usual if usual and found and median(found) > 0 else 1.0
 
 
 def _hop_seconds(calibration: Calibration, processor: ProcessorCosts) -> float:

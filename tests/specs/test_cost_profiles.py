@@ -59,6 +59,7 @@ AS_FITTED = Costs(
         update=15e-6,
         step=3.2e-3,
     ),
+    probed_message_seconds=18.4e-6,
     stock_threads=2,
     within=WithinCosts(hop_seconds=None, native_round_seconds=None, rate=1.5e9),
     servers=ServerCosts(num_cores=1, update_rate=None),

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from autosync.simulators.shared.costs import EMULATING_PROCESSORS, usual_costs
-from autosync.specs.calibration import Calibration
+from autosync.specs.calibration import Calibration, Estimate, NodeCalibration
 from autosync.specs.cluster_file import load_cluster
+from autosync.specs.cost_profiles import CostChoice, cost_profile
 from tests.helpers.example_plans import cluster_of
 
 PROBED = Calibration(
@@ -44,6 +45,30 @@ def test_nodes_of_an_emulated_cluster_share_as_many_as_were_counted(
 ) -> None:
     cluster = replace(load_cluster("4-hosts"), calibration=calibration)
     assert usual_costs(cluster).num_processors == num_processors
+
+
+def _probed(*seconds: float | None) -> Calibration:
+    times = [None if one is None else Estimate(value=one, low=one, high=one) for one in seconds]
+    nodes = [NodeCalibration(name=f"host-{n}", message_cpu_seconds=one) for n, one in enumerate(times)]
+    return replace(PROBED, nodes=tuple(nodes))
+
+
+def test_slow_processors_take_longer_for_all_work() -> None:
+    cluster = load_cluster("4-hosts")
+    usual = usual_costs(cluster)
+    assert usual.probed_message_seconds is not None
+    slow = _probed(*[2 * usual.probed_message_seconds] * 3, None)
+    assert usual_costs(replace(cluster, calibration=slow)).processor == usual.processor.times(2)
+    assert usual_costs(replace(cluster, calibration=_probed(None, None))).processor == usual.processor
+
+
+def test_what_the_file_states_does_not_follow_the_probe() -> None:
+    stated = CostChoice(figures=(("step", 0.5),))
+    cluster = replace(load_cluster("4-hosts"), calibration=_probed(40e-6), costs=stated)
+    assert usual_costs(cluster).processor.step == 0.5
+    alone = CostChoice(figures=(("probed_message", None),))
+    cluster = replace(cluster, costs=alone)
+    assert usual_costs(cluster).processor == cost_profile("gloo-cpu").costs.processor
 
 
 def test_real_nodes_have_their_own() -> None:
