@@ -1,4 +1,4 @@
-"""Fits the table of known devices to published throughputs, and judges it on networks that the fit has not seen.
+"""Fits the table of known devices to throughputs of training, and judges it on networks that the fit has not seen.
 
     python benchmarks/device_rates/device_rates.py > device_rates.json
     python benchmarks/device_rates/device_rates.py --write                 # also writes configs/devices.yaml
@@ -40,8 +40,8 @@ MOST_MEDIAN_ERROR = 0.2
 
 HEADER = f"""\
 # Known devices: peak rates a second by their data sheets (operations without sparsity, and bytes of memory), and the
-# shares of these that training sustains, by class of operation. `points` is the number of published throughputs of the
-# device that the shares were fitted to; without any, they are those of its family. Shares are written by
+# shares of these that training sustains, by class of operation. `points` is the number of throughputs of the device
+# that the shares were fitted to; without any, they are those of its family. Shares are written by
 # benchmarks/device_rates/device_rates.py, which names the sources. `also` are the names that torch gives a device.
 schema: autosync.{SCHEMA_KIND}/{SCHEMA_VERSION}
 devices:
@@ -51,7 +51,7 @@ devices:
 def main() -> int:
     """Run from the command line."""
     parser = parser_of(__doc__)
-    parser.add_argument("--points", type=Path, default=HERE / "throughputs.csv", help="the published throughputs")
+    parser.add_argument("--points", type=Path, default=HERE / "throughputs.csv", help="the throughputs")
     parser.add_argument("--write", action="store_true", help="write the fitted shares to the shipped table")
     options = parser.parse_args()
     devices = tuple(known_devices().values())

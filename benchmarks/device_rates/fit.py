@@ -1,4 +1,4 @@
-"""Fits the shares of the table of devices to published throughputs.
+"""Fits the shares of the table of devices to throughputs of training.
 
 A share of a device in one precision is the product of a share that all devices have in that precision, a factor of its
 family, and one of its own. Without points that tell otherwise, a factor is 1. So a device with few points, or with

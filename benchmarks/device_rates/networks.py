@@ -1,4 +1,4 @@
-"""The networks whose published throughputs are compared, built on torch's `meta` device.
+"""The networks whose throughputs are compared, built on torch's `meta` device or on a GPU.
 
 Shapes are those of the published implementations: convolutional networks of torchvision and timm, and NVIDIA's BERT and
 NeuMF. What does not change operation counts, such as how weights are drawn, is left out.
@@ -19,6 +19,8 @@ from autosync.specs import task_run
 from autosync.specs.task_file import load_task
 
 ZOO = Path(__file__).parents[2] / "examples" / "zoo"
+NUM_IDS = 20_000
+"""Random ids are below it, and below the length of every table."""
 
 
 class Network(NamedTuple):
@@ -254,8 +256,9 @@ class NeuMF(nn.Module):
 
 def _images(side: int) -> Callable[[nn.Module, int], Tensor]:
     def loss(model: nn.Module, batch: int) -> Tensor:
-        labels = torch.zeros(batch, dtype=torch.long, device="meta")
-        logits = model(torch.zeros(batch, 3, side, side, device="meta"))
+        place = _place(model)
+        labels = torch.zeros(batch, dtype=torch.long, device=place)
+        logits = model(torch.rand(batch, 3, side, side, device=place))
         # InceptionV3 has a second head, which the published figures leave out.
         return functional.cross_entropy(logits[0] if isinstance(logits, tuple) else logits, labels)
 
@@ -264,16 +267,21 @@ def _images(side: int) -> Callable[[nn.Module, int], Tensor]:
 
 def _text(length: int) -> Callable[[nn.Module, int], Tensor]:
     def loss(model: nn.Module, batch: int) -> Tensor:
-        logits = model(torch.zeros(batch, length, dtype=torch.long, device="meta")).flatten(0, 1)
-        return functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long, device="meta"))
+        logits = model(torch.randint(NUM_IDS, (batch, length), device=_place(model))).flatten(0, 1)
+        return functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long, device=_place(model)))
 
     return loss
 
 
 def _ratings(model: nn.Module, batch: int) -> Tensor:
-    ids = torch.zeros(batch, dtype=torch.long, device="meta")
+    ids = torch.randint(NUM_IDS, (batch,), device=_place(model))
     scores = model(ids, ids)
     return functional.binary_cross_entropy_with_logits(scores, torch.zeros_like(scores))
+
+
+def _place(model: nn.Module) -> torch.device:
+    """Return where a model is: on `meta` if its operations are counted, or on a GPU."""
+    return next(model.parameters()).device
 
 
 def _of_zoo(name: str) -> Callable[[], nn.Module]:

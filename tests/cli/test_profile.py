@@ -92,7 +92,7 @@ def test_computed_times_say_which_precision_and_which_figures(task: str, capsys:
     assert cli.run(arguments) == 0
     out = capsys.readouterr().out
     assert "computed times of one step on NVIDIA A100\n" in out
-    assert "in mixed precision, at the shares of peak rates that published training throughputs show (" in out
+    assert "in mixed precision, at the shares of peak rates that training throughputs show (" in out
 
 
 def test_one_json_document(task: str, capsys: pytest.CaptureFixture[str]) -> None:

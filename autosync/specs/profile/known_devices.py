@@ -1,7 +1,7 @@
 """The table of known devices: the share of their peak rates that training sustains, by class of operation.
 
-`configs/devices.yaml` has the peak rates of data sheets, and shares that were fitted to published throughputs of
-training on one device (`benchmarks/device_rates`). Shares differ by precision: float32, TF32 on tensor cores, and mixed
+`configs/devices.yaml` has the peak rates of data sheets, and shares that were fitted to throughputs of training
+on one device (`benchmarks/device_rates`). Shares differ by precision: float32, TF32 on tensor cores, and mixed
 precision.
 """
 
@@ -36,7 +36,7 @@ _MIXED_BYTES = 0.5
 class ClassShares:
     """The shares of peak rates in one precision, by class.
 
-    `peak` is in operations a second. `points` is the number of published throughputs of this device. Shares of a device
+    `peak` is in operations a second. `points` is the number of throughputs of this device. Shares of a device
     without any are those of similar devices. `memory` is the share of the peak bytes that all classes but two sustain.
     """
 
@@ -126,7 +126,7 @@ class TrainingRate:
         source = f"{points} of this device" if points else "none of this device, some of similar ones"
         return (
             "computed, not measured: per operation the larger of the times of its arithmetic and of its bytes, in "
-            f"{self._precision}, at the shares of peak rates that published training throughputs show ({source})"
+            f"{self._precision}, at the shares of peak rates that training throughputs show ({source})"
         )
 
     @property
