@@ -9,6 +9,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from autosync.specs.model import ModelSpec
+from autosync.specs.profile.device_rates import ZOO_RATE
 from autosync.specs.profile.run import profile
 from tests.helpers.profile_tasks import kinds, orders, task
 
@@ -18,8 +19,8 @@ IDS = torch.tensor([[1, 3, 3], [5, 1, 3]])
 
 @pytest.fixture(params=["measured", "computed"])
 def run(request: pytest.FixtureRequest) -> Callable[..., ModelSpec]:
-    """Both ways to profile: all facts but the times must come out alike."""
-    return lambda task, **options: profile(task, times=request.param, **{"steps": 2} | options)
+    """Both ways to profile: all facts but the times must come out alike. The rate has no notes of its own."""
+    return lambda task, **options: profile(task, times=request.param, **{"steps": 2, "rate": ZOO_RATE} | options)
 
 
 def test_a_chain_is_used_forwards_and_ready_backwards(run: Callable[..., ModelSpec]) -> None:
