@@ -32,8 +32,8 @@ class RankInput:
 def load_settings(path: Path | str) -> InputSettings:
     """Read input settings from a file of their own, a strategy or a bundle.
 
-    All mistakes of the file are reported together, with their lines. A strategy without input settings has the
-    defaults.
+    All mistakes of the file are reported together, with their lines. Without input settings, a strategy has the
+    defaults, and a bundle has those that its task states.
     """
     return _load(path).settings
 

@@ -29,12 +29,12 @@ def with_input(
     batches = _batches(task)
     with task_code(task, "reading the dataset", batches):
         found = profile_input(
-            batches.dataset, model, settings or usual_settings(task), seconds=seconds, collate_fn=batches.collate
+            batches.dataset, model, settings or _usual_settings(task), seconds=seconds, collate_fn=batches.collate
         )
     return replace(model, input=replace(found.cost, by_loader=True, stated=task.stated_input)), found
 
 
-def usual_settings(task: Task) -> InputSettings:
+def _usual_settings(task: Task) -> InputSettings:
     """Return the settings under which a task reads its dataset without tuning."""
     return task.stated_input or InputSettings()
 
@@ -61,7 +61,7 @@ class TaskBatches:
         with task_code(task, "reading the dataset", batches), many_workers_allowed():
             self._loader: InputLoader = loader(
                 batches.dataset,
-                settings or usual_settings(task),
+                settings or _usual_settings(task),
                 batch_size=task.batch_size,
                 collate_fn=batches.collate,
                 seed=seed,

@@ -123,7 +123,7 @@ FIGURES: Mapping[str, Figure] = {
             name="probed_message",
             unit="time",
             place=("probed_message_seconds",),
-            meaning="processor time of a probe's message where the times below are from; none: no probe changes them",
+            meaning="processor time of a probe's message where the times below hold; none: a probe does not scale them",
             is_optional=True,
         ),
         Figure(name="launch", unit="time", place=("processor", "transfer"), meaning="start of a transfer (timeline)"),

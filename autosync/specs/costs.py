@@ -100,8 +100,8 @@ class Costs:
     - `payload_share` (only for the timeline): the share of a link's rate that payload gets message by message;
     - `hop_seconds` (only for the timeline): the travel time of the shortest message between nodes;
     - `processor` (only for the timeline): see `ProcessorCosts`;
-    - `probed_message_seconds`: the processor time of a small message that a probe measured on the machine of
-      `processor`'s figures. Where a probe measures twice as much, they are twice as long. None: no probe changes them;
+    - `probed_message_seconds`: the processor time of a probe's small message on processors for which `processor` is
+      true. Where a probe measures twice as much, all of `processor` counts double. None: no probe changes it;
     - `flow_limit`: the most bytes a second of one connection between two nodes, None if a connection can fill a link;
     - `stock_threads`: how many of its transfers torch's own reducer executes at a time;
     - `within`, `servers`: see `WithinCosts` and `ServerCosts`.

@@ -123,8 +123,7 @@ def _input_problems(given: object) -> Iterator[Problem]:
         yield Problem(what=f"is {_describe(given)}", rule=rule, path=("input",))
         return
     known = [one.name for one in fields(InputSettings)]
-    unknown = [name for name in given if name not in known]
-    for name in unknown:
+    for name in (one for one in given if one not in known):
         rule, hint = f"known: {', '.join(known)}", did_you_mean(str(name), known)
         yield Problem(what=f"{name!r} is no input setting", rule=rule, path=("input",), hint=hint)
     try:

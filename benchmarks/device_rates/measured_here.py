@@ -4,9 +4,9 @@
     python benchmarks/device_rates/measured_here.py --network resnet50 --network bert_base_384
 
 The GPU must be in the table of known devices. Each network trains in float32, in TF32 and under autocast, on random
-data, at a batch that the memory holds. A time is the median of ten steps after three, by the GPU's
-clock. Prints one JSON document: each point's throughput, its computed time over the measured one, and a summary by
-precision. `--csv FILE` adds the points to a table like `throughputs.csv`.
+data, at a batch that the memory holds. A time is the median of ten steps after three, by the GPU's clock. Prints one
+JSON document: each point's throughput, its computed time over the measured one, and a summary by precision.
+`--csv FILE` adds the points to a table like `throughputs.csv`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import gc
 import math
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from autosync.specs.profile.clock import clock_of
 from autosync.specs.profile.known_devices import KnownDevice, known_device, training_rate
 from autosync.specs.profile.operations import CLASSES
 from benchmarks.device_rates.counts import Counts, counts_of
+from benchmarks.device_rates.device_rates import MOST_MEDIAN_ERROR, figures
 from benchmarks.device_rates.networks import NETWORKS, Network
 from benchmarks.device_rates.points import PRECISIONS, TablePrecision, shares_of
 from benchmarks.shared import parser_of, report, run, tell
@@ -38,7 +39,6 @@ MANY_RATINGS = 1_000_000
 """NeuMF's batch; its examples are two numbers each."""
 NUM_WARM_STEPS = 3
 NUM_STEPS = 10
-MOST_MEDIAN_ERROR = 0.2
 
 
 def main() -> int:
@@ -61,9 +61,12 @@ def main() -> int:
                 tell(f"  {points[-1]['throughput']:g} examples a second, {points[-1]['computed_over_measured']:.2f}")
                 if options.csv:
                     _add(options.csv, points[-1])
-    by_precision = {name: _summary([one for one in points if one["precision"] == name]) for name in PRECISIONS}
+    by_precision = {
+        name: _figures([one for one in points if one["precision"] == name])
+        for name in dict.fromkeys(one["precision"] for one in points)
+    }
     document = {"device": device.name, "torch": torch.__version__, "by_precision": by_precision, "points": points}
-    return report(document, holds=_summary(points)["median"] <= MOST_MEDIAN_ERROR)
+    return report(document, holds=_figures(points)["median"] <= MOST_MEDIAN_ERROR)
 
 
 def _point(device: KnownDevice, name: str, precision: TablePrecision, most: int | None) -> dict[str, Any]:
@@ -71,7 +74,7 @@ def _point(device: KnownDevice, name: str, precision: TablePrecision, most: int 
     batch, seconds = _measured(NETWORKS[name], most or usual, precision)
     computed = _computed(device, counts_of(name, batch), precision)
     return {
-        "source": "here",
+        "source": "autosync",
         "device": device.name,
         "precision": precision,
         "network": name,
@@ -151,16 +154,9 @@ def _computed(device: KnownDevice, counts: Counts, precision: TablePrecision) ->
     return sum(rate.seconds(CLASSES[kind], *row) for kind, *row in rows)
 
 
-def _summary(points: list[dict[str, Any]]) -> dict[str, float]:
-    """Return the median size of relative errors, the size that nine of ten are within, and the median error."""
-    errors = sorted(one["computed_over_measured"] - 1 for one in points)
-    sizes = sorted(map(abs, errors))
-    return {
-        "points": len(points),
-        "median": round(statistics.median(sizes), 3),
-        "nine_of_ten": round(sizes[min(len(sizes) - 1, math.ceil(0.9 * len(sizes)) - 1)], 3),
-        "bias": round(statistics.median(errors), 3),
-    }
+def _figures(points: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Return the number of points, and the figures of their computed times' errors."""
+    return {"points": len(points), **figures([math.log(one["computed_over_measured"]) for one in points])}
 
 
 def _add(path: Path, point: dict[str, Any]) -> None:
