@@ -25,6 +25,7 @@ from autosync.inputs.observation import InputReport, InputWatch
 from autosync.inputs.process_input import note_batch
 from autosync.inputs.served_rates import RankPace, ServedRates, shares_at
 from autosync.inputs.settings import GivenSettings, RankInput, input_of
+from autosync.right_of_way import adopt, marks
 from autosync.specs.input_settings import InputSettings
 from autosync.strategy.shares import are_even
 
@@ -122,16 +123,18 @@ class _EpochBatches(Sampler[list[int]]):
 
 
 class _WorkerStart:
-    """Prepares a worker: its number of threads, and its process number for messages about it."""
+    """Prepares a worker: its number of threads, its process number for messages about it, and the marks of its rank."""
 
     def __init__(self, settings: InputSettings, more: Callable[[int], None] | None) -> None:
         self.processes = multiprocessing.get_context().Array("q", max(settings.num_workers, 1), lock=False)
         self._num_threads = settings.worker_threads
         self._more = more
+        self._marks = marks().shared
 
     def __call__(self, worker: int) -> None:
         self.processes[worker] = os.getpid()
         torch.set_num_threads(self._num_threads)
+        adopt(self._marks)
         if self._more is not None:
             self._more(worker)
 
@@ -301,6 +304,7 @@ class InputLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         self._num_seen = self._batches.num_seen
         sizes = iter(self.order.step_sizes(self._num_seen))
+        ours, reads_first = marks(), self.settings.right_of_way == "reads"
         is_first = True
         began = arrived = time.perf_counter()
         try:
@@ -310,7 +314,8 @@ class InputLoader(DataLoader[Any]):
             self._batches.num_seen = 0
         while True:
             try:
-                batch, failure, times = next(batches)
+                with ours.awaiting_batch(reads_first=reads_first):
+                    batch, failure, times = next(batches)
             except StopIteration:
                 break
             except RuntimeError as error:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from autosync.inputs.block_cache import cache_of
 from autosync.inputs.meter import METER, ReadTotals
 from autosync.inputs.storage import ShardFile
+from autosync.right_of_way import marks
 from autosync.specs.input_settings import InputSettings
 
 
@@ -76,6 +77,8 @@ class ShardReader:
         key = f"{file.url} {file.version} {start} {length}" if self._cache is not None else ""
         if self._cache is not None and (kept := self._cache.get(key)) is not None:
             return kept
+        if self._settings.right_of_way == "gradients":
+            marks().give_way()
         began = time.perf_counter()
         data, num_retries = file.read(start, length)
         seconds = time.perf_counter() - began

@@ -16,6 +16,7 @@ from autosync.documents import STRICT
 from autosync.errors import InputError, Problem
 
 CacheKind = Literal["none", "memory", "disk"]
+RightOfWay = Literal["shared", "gradients", "reads"]
 
 _LIMITS = {
     "num_workers": (0, 512),
@@ -35,6 +36,10 @@ class InputSettings:
     `prefetch_factor` and `worker_threads` have an effect only with workers. `read_bytes` (the largest request),
     `read_concurrency` (requests at a time, in each worker) and the cache have an effect only for datasets that read
     through autosync, such as `TarShards`. The cache's limit holds for the rank, not for each worker.
+
+    `right_of_way` says who goes first where reads and gradients share links. With `gradients`, a worker's next request
+    waits while messages of autosync travel, unless the step waits for its batch. With `reads`, messages ask for little
+    ahead while the step waits for its batch.
     """
 
     __pydantic_config__ = STRICT
@@ -48,6 +53,7 @@ class InputSettings:
     cache: CacheKind = "none"
     cache_limit_bytes: int = 0
     cache_folder: str = ""
+    right_of_way: RightOfWay = "shared"
 
     def __post_init__(self) -> None:
         problems = list(_problems(self))
@@ -63,6 +69,9 @@ def _problems(settings: InputSettings) -> Iterator[Problem]:
     given: Any = settings.persistent_workers
     if not isinstance(given, bool):
         yield Problem(what=f"is {given!r}", rule="true or false", path=("persistent_workers",))
+    if settings.right_of_way not in get_args(RightOfWay):
+        rule = f"one of {', '.join(get_args(RightOfWay))}"
+        yield Problem(what=f"is {settings.right_of_way!r}", rule=rule, path=("right_of_way",))
     if settings.cache not in get_args(CacheKind):
         yield Problem(what=f"is {settings.cache!r}", rule=f"one of {', '.join(get_args(CacheKind))}", path=("cache",))
     elif settings.cache != "none" and settings.cache_limit_bytes == 0:

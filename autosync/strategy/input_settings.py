@@ -21,6 +21,8 @@ def canonical_input(settings: InputSettings | None) -> InputSettings | None:
             prefetch_factor=usual.prefetch_factor,
             persistent_workers=usual.persistent_workers,
             worker_threads=usual.worker_threads,
+            # The step waits for its batch while the rank reads, so no read gives way.
+            right_of_way="shared" if settings.right_of_way == "gradients" else settings.right_of_way,
         )
     if settings.cache == "none":
         found = replace(found, cache_limit_bytes=0)
@@ -40,4 +42,6 @@ def input_in_words(settings: InputSettings) -> str:
     usual = InputSettings()
     if (settings.read_bytes, settings.read_concurrency) != (usual.read_bytes, usual.read_concurrency):
         words.append(f"requests of {exact_size(settings.read_bytes)}, {settings.read_concurrency} at a time")
+    if settings.right_of_way != usual.right_of_way:
+        words.append(f"{settings.right_of_way} first on the links")
     return ", ".join(words)

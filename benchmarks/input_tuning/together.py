@@ -189,7 +189,8 @@ def best_input(
     target: str, model: ModelSpec, cluster: ClusterSpec, num_trials: int
 ) -> tuple[InputSettings, list[dict[str, Any]]]:
     """Return the input settings that are fastest under stock DDP's buckets, of so many drawn ones."""
-    choice, ddp, rng = input_choice(model, Limits()), build_preset("ddp", model, cluster), random.Random(0)
+    choice, rng = input_choice(model, Limits(), cluster.backend), random.Random(0)
+    ddp = build_preset("ddp", model, cluster)
     assert choice is not None, "the tasks have datasets"
     drawn = [InputSettings()]
     while len(drawn) < num_trials:

@@ -21,8 +21,7 @@ def tables(document: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"{document['records']} records of {document['combinations']} combinations of {len(document['models'])} models "
         f"and {len(document['clusters'])} clusters; {len(document['targets'])} combinations are judged by. A trial "
-        f"is within {document['noise']:.1%} of the middle of all trials of its strategy (95 %). "
-        f"Emulated clusters are simulated with {document['processors']} processors."
+        f"is within {document['noise']:.1%} of the middle of all trials of its strategy (95 %)."
     )
     yield from _missing(document["missing"])
     yield from _verdicts(document["verdicts"])

@@ -8,7 +8,7 @@ the records of all other models. Every strategy is read once, which takes most o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -81,9 +81,9 @@ class Foretold:
 
 
 def courses_of(lots: Sequence[Lot]) -> list[Course]:
-    """Read all lots, without strategies that the engine carries out otherwise than when they were measured."""
+    """Read all lots."""
     found = []
-    for lot in filter(None, map(_still_true, lots)):
+    for lot in lots:
         tell(f"reading {lot.model.name} on {lot.cluster.name}: {len(lot.records)} strategies")
         reader = StrategyReader(lot.model, lot.cluster)
         rows = TrialReader(reader.read).rows_of(lot.records)
@@ -98,22 +98,6 @@ def courses_of(lots: Sequence[Lot]) -> list[Course]:
             )
         )
     return found
-
-
-def _still_true(lot: Lot) -> Lot | None:
-    """Return a lot without records that no longer hold; None if none are left.
-
-    Halving-doubling paired the farthest ranks first when the shipped records were measured. It pairs the nearest ones
-    first now, which makes a difference in racks and with several ranks a node.
-    """
-    if not lot.cluster.racks and all(node.devices <= 1 for node in lot.cluster.nodes):
-        return lot
-    kept = [record for record in lot.records if not _halves(strategy_of(record))]
-    return replace(lot, records=tuple(kept)) if kept else None
-
-
-def _halves(strategy: Strategy) -> bool:
-    return any(getattr(one.synchroniser, "topology", None) == "halving_doubling" for one in strategy.messages)
 
 
 def prior_without(courses: Sequence[Course], model: str) -> Boosted:

@@ -15,6 +15,7 @@ from autosync import jsonio
 from autosync.datasets.dataset import Dataset
 from autosync.datasets.facts import Spec, cluster_of_spec, model_of_spec
 from autosync.datasets.machine_drift import Combination, combination_of, flag_drift
+from autosync.datasets.outdated import is_outdated
 from autosync.datasets.schema import Record
 from autosync.errors import DocumentError, InputError, Problem
 from autosync.simulators.learned.files import TrainedOn
@@ -32,7 +33,8 @@ class Lot:
     """The undisturbed records of one model on one cluster that can be learned from, each strategy once.
 
     Some strategies were measured repeatedly, to detect drift of the machine or to measure the fastest better. Further
-    trials teach nothing more and would compare a strategy with itself.
+    trials teach nothing more and would compare a strategy with itself. Strategies that are carried out otherwise today
+    are left out.
     """
 
     model: ModelSpec
@@ -66,15 +68,12 @@ def lots_of_records(records: Iterable[Record], specs: Iterable[Spec]) -> list[Lo
     for record in teaching(list(records)):
         found[combination_of(record)].append(record)
     lots = []
-    for (model, cluster), chosen in sorted(found.items()):
-        if model in known and cluster in known:
-            lots.append(
-                Lot(
-                    model=model_of_spec(known[model]),
-                    cluster=cluster_of_spec(known[cluster]),
-                    records=tuple(_each_once(chosen)),
-                )
-            )
+    for (model_id, cluster_id), chosen in sorted(found.items()):
+        if model_id in known and cluster_id in known:
+            model, cluster = model_of_spec(known[model_id]), cluster_of_spec(known[cluster_id])
+            valid = tuple([one for one in _each_once(chosen) if not is_outdated(one, model, cluster)])
+            if valid:
+                lots.append(Lot(model=model, cluster=cluster, records=valid))
     return lots
 
 

@@ -31,7 +31,7 @@ def initial_state(scene: Scene, num_iterations: int) -> PlayState:
     most_on_a_link = int(np.bincount(scene.lines["link"]).max(initial=0))
     # Upper limits for entries in queues and for upcoming events. A model's program may take no time at all.
     num_entries = 4 * len(scene.message_bytes) + 4 * len(scene.channels) + 64
-    num_events = 2 * num_entries + 2 * num_parts + num_ranks * (8 + 2 * scene.num_lanes + len(scene.program)) + 64
+    num_events = 2 * num_entries + 2 * num_parts + num_ranks * (8 + 3 * scene.num_lanes + len(scene.program)) + 64
     state = PlayState(
         num_iterations=num_iterations,
         num_items=num_items,
@@ -81,6 +81,7 @@ def _lay_out_links(scene: Scene, state: PlayState) -> None:
         state.queues[queue].backlog = -scene.network.queue_burst[queue]
     for lane in range(len(state.lanes)):
         state.lanes[lane].head, state.lanes[lane].priority = scene.first_queued[lane], -1
+        state.lanes[lane].part = -1
     for rank in range(len(state.ranks)):
         state.ranks[rank].works_on, state.ranks[rank].until = -1, np.inf
 

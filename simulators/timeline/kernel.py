@@ -36,9 +36,9 @@ from autosync.simulators.timeline.event_queue import (
     push,
 )
 from autosync.simulators.timeline.initial_state import initial_state, is_due, item_of
-from autosync.simulators.timeline.lanes import advance, begin, go, look, send
+from autosync.simulators.timeline.lanes import advance, begin, go, let_reads_look, look, send
 from autosync.simulators.timeline.processors import work
-from autosync.simulators.timeline.scene import Played, PlayState, Scene
+from autosync.simulators.timeline.scene import GRADIENTS_FIRST, Played, PlayState, Scene
 from autosync.simulators.timeline.steady_state import num_iterations, within_reach
 from autosync.simulators.timeline.training_program import COMPUTE, EVENT, STEP_ENDS, WAIT, WORK
 from autosync.simulators.timeline.wire import burn, request_leaves, serve
@@ -265,6 +265,8 @@ def _train(scene: Scene, state: PlayState, rank: int) -> None:
         step, argument = scene.program[place], scene.program_argument[place]
         seconds = scene.program_seconds[rank, place]
         if step == WAIT and state.unmet[iteration, num_parts + argument * num_ranks + rank] > 0:
+            if scene.right_of_way == GRADIENTS_FIRST and place == 0:
+                let_reads_look(scene, state, rank)
             break
         ours.at = (place + 1) % len(scene.program)
         state.passed[iteration, rank, place] = state.heap.now[0]

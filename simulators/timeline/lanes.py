@@ -1,6 +1,7 @@
 """The work of a lane's thread on its transfers: it begins them, and requests, posts and takes messages. Compiled.
 
 A transfer takes its messages in order. It requests them a window ahead, and a sender sends only requested messages.
+Reads may give way to the engine's messages: then they request nothing while any of these are under way at their rank.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from autosync.simulators.jit import borrows_inner, inlined
 from autosync.simulators.timeline.event_queue import BEGUN, ENDS, GOES_ON, LEAVES, LOOKS, NUM_KINDS, SENDS, TAKEN, push
 from autosync.simulators.timeline.initial_state import is_due
 from autosync.simulators.timeline.processors import work
-from autosync.simulators.timeline.scene import UNRULED, PlayState, Scene
+from autosync.simulators.timeline.scene import GRADIENTS_FIRST, READS_FIRST, UNRULED, PlayState, Scene
 from autosync.simulators.timeline.transfer_sizes import NUM_FAVOURED
 from autosync.simulators.timeline.wire import burn, join, passes, stand
+
+# How often a read that gives way looks whether it may go on.
+_LOOK_SECONDS = 2e-3
 
 
 @inlined
@@ -49,7 +53,8 @@ def advance(scene: Scene, state: PlayState, queue: int) -> None:
 @inlined
 def begin(scene: Scene, state: PlayState, part: int) -> None:
     operation, rank = scene.parts[part].operation, scene.parts[part].rank
-    state.lanes[rank * scene.num_lanes + scene.lane[operation]].priority = scene.priority[operation]
+    lane = rank * scene.num_lanes + scene.lane[operation]
+    state.lanes[lane].priority, state.lanes[lane].part = scene.priority[operation], part
     ours = state.parts[part]
     ours.step = ours.num_sent = 0
     ours.is_open = True
@@ -128,7 +133,10 @@ def _width(scene: Scene, state: PlayState, part: int) -> int:
     facts = scene.parts[part]
     priority = scene.priority[facts.operation]
     if priority == UNRULED:
-        return int(facts.breadth + facts.ahead)
+        gives_way = scene.right_of_way == GRADIENTS_FIRST and _gives_way(scene, state, facts.rank)
+        return 0 if gives_way else int(facts.breadth + facts.ahead)
+    if scene.right_of_way == READS_FIRST and awaits_batch(scene, state, facts.rank):
+        return int(max(1, facts.breadth))
     lowest, highest = priority, priority
     for lane in range(scene.num_lanes):
         other = state.lanes[facts.rank * scene.num_lanes + lane].priority
@@ -137,6 +145,39 @@ def _width(scene: Scene, state: PlayState, part: int) -> int:
     if lowest < priority:
         return int(max(1, facts.breadth))
     return int(facts.breadth + facts.ahead + (NUM_FAVOURED if highest > priority else 0))
+
+
+@borrows_inner
+def _gives_way(scene: Scene, state: PlayState, rank: int) -> bool:
+    if awaits_batch(scene, state, rank):
+        return False
+    num_messages = 0
+    for lane in range(scene.num_lanes):
+        num_messages += state.lanes[rank * scene.num_lanes + lane].priority >= 0
+    return num_messages > 0
+
+
+@borrows_inner
+def awaits_batch(scene: Scene, state: PlayState, rank: int) -> bool:
+    """Whether a rank's step waits for its batch, which is how the program of each step begins."""
+    ours = state.ranks[rank]
+    if not scene.trains[rank] or ours.at != 0 or ours.iteration >= state.num_iterations:
+        return False
+    gate = len(scene.parts) + scene.program_argument[0] * len(scene.trains) + rank
+    return bool(state.unmet[ours.iteration, gate] > 0)
+
+
+@borrows_inner
+def let_reads_look(scene: Scene, state: PlayState, rank: int) -> None:
+    """Let the reads of a rank that gave way look, some time from now, whether they may go on."""
+    now = state.heap.now[0]
+    if state.ranks[rank].looks_at > now:
+        return
+    state.ranks[rank].looks_at = now + _LOOK_SECONDS
+    for lane in range(scene.num_lanes):
+        part = state.lanes[rank * scene.num_lanes + lane].part
+        if part >= 0 and scene.priority[scene.parts[part].operation] == UNRULED:
+            push(state.heap, now + _LOOK_SECONDS, part * NUM_KINDS + LOOKS)
 
 
 @inlined
@@ -188,6 +229,9 @@ def look(scene: Scene, state: PlayState, part: int) -> None:
             rank = -1 if channel.is_native else facts.rank
             until = work(state.heap, state.ranks, state.processor_free, rank, taken + added, taken)
             push(state.heap, until, part * NUM_KINDS + TAKEN)
+        elif scene.right_of_way == GRADIENTS_FIRST and _window(scene, state, part) > ours.asked:
+            ours.is_busy = True
+            push(state.heap, state.heap.now[0], part * NUM_KINDS + GOES_ON)
         return
     if ours.num_sent < facts.num_posts:
         return
@@ -196,3 +240,5 @@ def look(scene: Scene, state: PlayState, part: int) -> None:
     ours.runs += 1
     state.lanes[facts.rank * scene.num_lanes + scene.lane[facts.operation]].priority = -1
     push(state.heap, state.heap.now[0], part * NUM_KINDS + ENDS)
+    if scene.right_of_way == GRADIENTS_FIRST:
+        let_reads_look(scene, state, facts.rank)

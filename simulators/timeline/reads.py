@@ -6,7 +6,8 @@ worker is a lane that reads a batch and then makes it, and every n-th batch is t
 worker may begin a batch when the rank has taken another one, and training waits at a gate until its batch is made.
 Without workers the rank reads when its last step is done, and makes the batch itself.
 
-These transfers have the priority `UNRULED`: the engine's rules of who requests how much do not hold for them.
+These transfers have the priority `UNRULED`: the engine's rules of who requests how much do not hold for them. Who goes
+first on a rank's links is a setting of their own (`right_of_way`).
 """
 
 from __future__ import annotations
@@ -20,11 +21,19 @@ import numpy as np
 from autosync.plan.tables import ALGORITHMS, COLLECTIVES, EVENTS, Edges, Gates, Operations, Shape
 from autosync.simulators.shared.arrays import Flags, Floats, Integers
 from autosync.simulators.shared.reads import Reads
-from autosync.simulators.timeline.scene import UNRULED, NetworkLinks, Scene
+from autosync.simulators.timeline.scene import (
+    GRADIENTS_FIRST,
+    READS_FIRST,
+    SHARED,
+    UNRULED,
+    NetworkLinks,
+    Scene,
+)
 from autosync.simulators.timeline.scene_inputs import SceneInputs
 from autosync.simulators.timeline.steady_state import LONGEST_LAG
 from autosync.simulators.timeline.training_program import WAIT, WORK, Program
 from autosync.simulators.timeline.transfer_sizes import PIECE_BYTES
+from autosync.specs.input_settings import RightOfWay
 
 _MOST_LANES = LONGEST_LAG - 1
 """The largest number of workers that are simulated one by one. More are simulated as so many faster ones."""
@@ -32,6 +41,7 @@ _MOST_LANES = LONGEST_LAG - 1
 _SLICE_SECONDS = 1.4e-3
 _MOST_SLICES = 16
 _ENDLESS_RATE = 1e15
+_RIGHTS_OF_WAY: Mapping[RightOfWay, int] = {"shared": SHARED, "gradients": GRADIENTS_FIRST, "reads": READS_FIRST}
 _SEND, _STAR, _OPERATION = COLLECTIVES.index("send"), ALGORITHMS.index("star"), EVENTS.index("operation")
 
 
@@ -142,7 +152,7 @@ def with_reads(inputs: SceneInputs, reads: Reads, tables: ReadTables, shapes: In
 
 
 def timed(scene: Scene, reads: Reads, tables: ReadTables) -> Scene:
-    """Return the scene with the windows of reads, and the times in which batches are made."""
+    """Return the scene with the windows of reads, their right of way, and the times in which batches are made."""
     first = len(scene.is_transfer) - len(tables.rows)
     parts, lanes = scene.parts, lanes_of(reads)
     request = min(float(reads.settings.read_bytes), max(reads.example_bytes, 1.0))
@@ -164,7 +174,7 @@ def timed(scene: Scene, reads: Reads, tables: ReadTables) -> Scene:
     if reads.settings.num_workers == 0:
         # The step after the wait is the rank's own work.
         scene.program_seconds[: len(reads.work_seconds), 1] = reads.work_seconds
-    return scene
+    return scene._replace(right_of_way=_RIGHTS_OF_WAY[reads.settings.right_of_way])
 
 
 def num_last_steps(scene: Scene) -> int:

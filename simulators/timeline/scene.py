@@ -44,14 +44,18 @@ CHANNEL_STATE = _record("posted credit sent arrived")
 LINE_STATE = _record("first last", "num_bytes target arrives")
 LINK_STATE = _record("num_active", "served since due")
 QUEUE_STATE = _record("", "inflow backlog since")
-LANE_STATE = _record("head iteration num_under_way priority")
-RANK_STATE = _record("at iteration works_on num_ready", "until pace python_free left")
+LANE_STATE = _record("head iteration num_under_way priority part")
+RANK_STATE = _record("at iteration works_on num_ready", "until pace python_free left looks_at")
 DUE = _record("what", "time")
 ENTRY = _record("channel next", "num_bytes", "is_counted")
 
 
 UNRULED = -1
 """The priority of transfers to which the engine's rules do not apply: reads of input pipelines."""
+
+
+SHARED, GRADIENTS_FIRST, READS_FIRST = range(3)
+"""Who goes first where reads and messages of the engine share links."""
 
 
 class Times(NamedTuple):
@@ -146,6 +150,7 @@ class Scene(NamedTuple):
     program: Integers
     program_argument: Integers
     program_seconds: Floats
+    right_of_way: int = SHARED
 
 
 class Heap(NamedTuple):

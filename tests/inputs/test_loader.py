@@ -4,7 +4,8 @@ import itertools
 import os
 import random
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ from autosync.errors import InputError, OperationError
 from autosync.inputs.loader import InputLoader
 from autosync.inputs.settings import save_with
 from autosync.inputs.tar_shards import TarShards
+from autosync.right_of_way import marks
 from autosync.specs.input_settings import InputSettings
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.shares import deal
-from tests.helpers.shards import number_of, serving, write_shards
+from tests.helpers.shards import ShardServer, number_of, serving, write_shards
 
 # Python warns of forks beside threads; a DataLoader forks, and the server of these tests is a thread.
 pytestmark = [
@@ -98,6 +100,50 @@ def test_plain_datasets_and_ranks() -> None:
     ]
     assert [len(one) for one in found] == [4, 4, 4]
     assert sorted(number for one in found for number in one) == list(range(12))
+
+
+def test_reads_of_workers_give_way_to_messages_unless_the_step_waits(tmp_path: Path) -> None:
+    write_shards(tmp_path, [60])
+    ours = marks()
+    with serving(tmp_path) as server:
+        shards = TarShards([f"{server.url}/000.tar"], decode=number_of)
+        settings = InputSettings(num_workers=1, prefetch_factor=1, right_of_way="gradients")
+        batches = autosync.loader(shards, settings, batch_size=2, shuffle="none")
+        steps = iter(batches)
+        try:
+            seen = [next(steps).tolist()]
+            _until_quiet(server)
+            ours.messages_travel = True
+            # The batch that is made ahead was read before.
+            seen.append(next(steps).tolist())
+            asked = server.num_requests
+            time.sleep(0.2)
+            assert server.num_requests == asked
+            # The step waits for the next one, so it is read.
+            seen.append(next(steps).tolist())
+            assert server.num_requests > asked
+            _until_quiet(server)
+            asked = server.num_requests
+            ours.messages_travel = False
+            _until(lambda: server.num_requests > asked)
+        finally:
+            ours.messages_travel = False
+    assert seen == [[0, 1], [2, 3], [4, 5]]
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def _until_quiet(server: ShardServer) -> None:
+    """Wait until no request has come for a while."""
+    before = -1
+    while server.num_requests != before:
+        before = server.num_requests
+        time.sleep(0.3)
 
 
 def test_errors_of_storage_cross_the_worker_with_file_and_host(tmp_path: Path) -> None:

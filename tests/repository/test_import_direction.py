@@ -23,6 +23,7 @@ _BASE = {
     "first_calls",
     "interpreted",
     "signatures",
+    "right_of_way",
 }
 _LAYERS = [
     _BASE,

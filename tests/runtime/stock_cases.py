@@ -15,6 +15,7 @@ from stock_comparison import averaged, compared, differing, far, gradients, layo
 from stock_models import MODELS, made
 from torch import Tensor, nn
 
+from autosync.right_of_way import marks
 from autosync.runtime.stock.reducer import StockReducer, as_process_group
 
 CASES: dict[str, Callable[[], Any]] = {}
@@ -60,6 +61,22 @@ def without_sync_nothing_is_sent() -> list[str]:
             loss(model, lots(5)).backward()
         assert told == [False] * (1 + dist.get_rank())
         return differing(gradients(model), expected)
+
+
+@case
+def reads_see_that_buckets_travel() -> list[str]:
+    model, loss = made("conv")
+    seen: list[bool] = []
+    first = next(iter(model.parameters()))
+    with reducing(model, _everything_in_two(model)) as reducer:
+        hook = first.register_post_accumulate_grad_hook(lambda _: seen.append(marks().messages_travel))
+        for syncs in (True, False):
+            reducer.syncs = syncs
+            seen.append(marks().messages_travel)
+            loss(model, lots(5)).backward()
+            seen.append(marks().messages_travel)
+        hook.remove()
+    return [] if seen == [False, True, False, False, False, False] else [str(seen)]
 
 
 @case

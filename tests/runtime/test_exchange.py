@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from autosync.right_of_way import RankMarks
 from autosync.runtime.wire.exchange import Coming, Exchange
 from autosync.runtime.wire.flow_control import Flow
 from autosync.runtime.wire.transfer_pieces import compile_pieces
@@ -80,6 +81,33 @@ def test_a_window_makes_room_for_what_is_more_urgent():
                 assert (flow.window(3, 1, 5), flow.window(3, 4, 5)) == (1, 4)
             assert (flow.window(3, 1, 5), flow.window(3, 4, 5)) == (1, 4)
         assert flow.window(3, 4, 5) == of_four
+
+
+def test_all_transfers_make_room_while_a_batch_is_awaited_that_goes_first():
+    marks = RankMarks()
+    flow = Flow(marks=marks)
+    with flow.active(0):
+        before = flow.window(0, 4, 5)
+        with marks.awaiting_batch():
+            assert flow.window(0, 4, 5) == before
+        with marks.awaiting_batch(reads_first=True):
+            assert (flow.window(0, 4, 5), flow.window(0, 0, 5)) == (4, 1)
+        assert flow.window(0, 4, 5) == before
+
+
+def test_reads_see_whether_transfers_are_under_way():
+    marks = RankMarks()
+    flow, seen = Flow(marks=marks), []
+    seen.append(marks.messages_travel)
+    with flow.active(3):
+        with flow.active(1):
+            seen.append(marks.messages_travel)
+        seen.append(marks.messages_travel)
+    seen.append(marks.messages_travel)
+    assert seen == [False, True, True, False]
+    with pytest.raises(OSError, match="broken"), flow.active(0):
+        raise OSError("broken")
+    assert not marks.messages_travel
 
 
 def test_pieces_are_short_where_something_more_urgent_may_come():

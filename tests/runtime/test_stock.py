@@ -208,6 +208,7 @@ def test_accumulated_gradients_are_those_of_ddp(answers: list[dict[str, Any]]) -
     "case",
     [
         "without_sync_nothing_is_sent",
+        "reads_see_that_buckets_travel",
         "evaluation_changes_nothing",
         "several_forwards_before_one_backward",
         "backward_again_is_synchronised",

@@ -54,7 +54,7 @@ def _sharded(model: ModelSpec, cluster: ClusterSpec, _simulator: Simulator, _cos
 @pytest.fixture(scope="module")
 def found() -> ScalingPrediction:
     price = Price(per_hour=3.2, currency="USD")
-    return predict_scaling(_model(), load_cluster("2-hosts"), [8, 1, 2, 4], price=price, find=_sharded)
+    return predict_scaling(_model(), load_cluster("2-hosts"), [16, 1, 2, 4], price=price, find=_sharded)
 
 
 def _outlooks(found: ScalingPrediction) -> list[Outlook]:
@@ -62,7 +62,7 @@ def _outlooks(found: ScalingPrediction) -> list[Outlook]:
 
 
 def test_sizes_rise_and_the_best_is_no_slower_than_stock_ddp(found: ScalingPrediction) -> None:
-    assert [size.num_nodes for size in found.sizes] == [1, 2, 4, 8]
+    assert [size.num_nodes for size in found.sizes] == [1, 2, 4, 16]
     assert all(size.gain >= 1 for size in found.sizes)
     assert found.sizes[0].stock.step_seconds.value == pytest.approx(0.02)
 
@@ -108,14 +108,14 @@ def test_a_rank_alone_has_the_interval_of_its_profile(found: ScalingPrediction) 
 def test_where_nothing_was_measured_a_warning_says_so(found: ScalingPrediction) -> None:
     words = " ".join(found.warnings)
     assert "not probed" in words
-    assert "At 8 nodes, no prediction was ever compared with a measurement: more than 6 nodes." in words
-    assert found.sizes[3].beyond == ("more than 6 nodes",)
+    assert "At 16 nodes, no prediction was ever compared with a measurement: more than 8 nodes." in words
+    assert found.sizes[3].beyond == ("more than 8 nodes",)
 
 
 def test_the_text_fits_its_width_and_names_sizes_beyond(found: ScalingPrediction) -> None:
     text = describe(found)
     assert max(map(len, text.splitlines())) <= WIDTH
-    assert "   8*  " in text
+    assert "  16*  " in text
     assert "Cost of a million samples in USD, at 3.2 USD a node and hour:" in text
     assert "node brings" in text or "further node" in text
 
@@ -123,7 +123,7 @@ def test_the_text_fits_its_width_and_names_sizes_beyond(found: ScalingPrediction
 def test_programs_get_the_same_figures(found: ScalingPrediction) -> None:
     told = fields(found)
     assert told["schema"] == "autosync.scaling/1"
-    assert [size["nodes"] for size in told["sizes"]] == [1, 2, 4, 8]
+    assert [size["nodes"] for size in told["sizes"]] == [1, 2, 4, 16]
     assert told["sizes"][1]["stock_ddp"]["step_seconds"]["value"] == found.sizes[1].stock.step_seconds.value
     assert told["price"] == {"per_hour": 3.2, "currency": "USD"}
 
@@ -190,7 +190,7 @@ def test_bottlenecks() -> None:
 
 def test_a_prediction_is_a_table(found: ScalingPrediction) -> None:
     frame = found.to_frame()
-    assert list(frame["nodes"]) == [1, 1, 2, 2, 4, 4, 8, 8]
+    assert list(frame["nodes"]) == [1, 1, 2, 2, 4, 4, 16, 16]
     assert frame["step_ms"].tolist() == [1e3 * outlook.step_seconds.value for outlook in _outlooks(found)]
     assert frame["cost"].notna().all()
     assert "How many nodes pay: " in found._repr_html_()

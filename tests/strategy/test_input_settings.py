@@ -36,6 +36,7 @@ def test_a_strategy_keeps_its_input_settings(
     [
         ("{num_workers: -3}", r"s\.yaml:\d+: input: num_workers is -3 \(a whole number from 0 to 512\)"),
         ("{cache: disk, cache_limit_bytes: 9}", r"input: cache_folder is empty \(a cache on disk needs a folder\)"),
+        ("{right_of_way: none}", r"input\.right_of_way: unknown value 'none' \(known: shared, gradients, reads\)"),
         ("{workers: 3}", r"input\.workers: unknown key"),
         ("fast", "input: 'fast' is not allowed here"),
     ],
@@ -55,6 +56,10 @@ def test_settings_without_effect_are_left_out() -> None:
     memory = InputSettings(cache="memory", cache_limit_bytes=5, cache_folder="/x")
     assert canonical_input(memory) == replace(memory, cache_folder="")
     assert canonical_input(None) is None
+    # Without workers a rank reads only while its step waits, and then no read gives way.
+    assert canonical_input(InputSettings(num_workers=0, right_of_way="gradients")) == InputSettings(num_workers=0)
+    for kept in (InputSettings(num_workers=0, right_of_way="reads"), InputSettings(right_of_way="gradients")):
+        assert canonical_input(kept) == kept
 
 
 def test_other_settings_make_another_strategy(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> None:

@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import Reducer, _compute_bucket_assignment_by_si
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from autosync.errors import OperationError
+from autosync.right_of_way import marks
 from autosync.runtime.memory.unused_variables import NOTHING, is_absent
 from autosync.runtime.session.backward_passes import Passes, accumulate_quietly
 from autosync.runtime.stock.buckets import StockBuckets
@@ -182,6 +183,8 @@ class StockReducer:
         """Note a gradient of one of the two parameters that nearly every backward pass reaches."""
         self._passes.gradient_came()
         self._has_heard = True
+        if self._is_prepared:
+            marks().messages_travel = True
 
     def _backward_begins(self) -> None:
         self._has_heard = False
@@ -193,6 +196,7 @@ class StockReducer:
         return [(0, 0) if one is None else (id(one), one._version) for one in gradients]  # noqa: SLF001 - torch counts changes there
 
     def _backward_fails(self, error: BaseException) -> OperationError | None:
+        marks().messages_travel = False
         # If an average fails, the Reducer has already received all gradients, so none is missing.
         self._has_failed = self._is_prepared and (self._has_heard or bool(self._missing()))
         if not self._has_failed:
@@ -207,6 +211,7 @@ class StockReducer:
 
     def _backward_ends(self, _: bool) -> None:  # noqa: FBT001 - a callback with one argument
         """Handle the end of a pass, of this model or of another."""
+        marks().messages_travel = False
         if self._is_prepared:
             missing = self._missing()
             if missing:

@@ -11,6 +11,7 @@ import threading
 from bisect import insort
 from collections.abc import Iterator
 
+from autosync.right_of_way import RankMarks
 from autosync.runtime.wire.transfer_pieces import PIECE_BYTES, SHORT_PIECE_BYTES
 
 # Limits on the pieces requested beyond one for each source. The first two are limits on their bytes, if something more
@@ -24,23 +25,32 @@ class Flow:
 
     `most_urgent` is the lowest priority number of the plan. No window is ever 0, because pausing a transfer for a more
     urgent one could deadlock: the urgent one may wait for a third rank, which may wait for the paused one.
+
+    With `marks`, reads of the input pipeline see that transfers are under way, and may count as more urgent than all.
     """
 
-    def __init__(self, most_urgent: int = 0) -> None:
+    def __init__(self, most_urgent: int = 0, *, marks: RankMarks | None = None) -> None:
         self._most_urgent = most_urgent
         self._lock = threading.Lock()
         self._priorities: list[int] = []
+        self._marks = marks
 
     @contextlib.contextmanager
     def active(self, priority: int) -> Iterator[None]:
         """While the context lasts, count a transfer of this priority (0: the most urgent) as under way."""
         with self._lock:
             insort(self._priorities, priority)
+            self._mark()
         try:
             yield
         finally:
             with self._lock:
                 self._priorities.remove(priority)
+                self._mark()
+
+    def _mark(self) -> None:
+        if self._marks is not None:
+            self._marks.messages_travel = bool(self._priorities)
 
     def piece_bytes(self, priority: int) -> int:
         """Return the greatest length of a transfer's pieces: a short one if something more urgent may come."""
@@ -63,7 +73,7 @@ class Flow:
         """
         # The list contains the asking transfer, so it is never empty, and a look at its ends needs no lock.
         priorities = self._priorities
-        if priorities[0] < priority:
+        if priorities[0] < priority or (self._marks is not None and self._marks.messages_give_way):
             # With only one piece in all, all sources but one would wait with idle links.
             return max(1, breadth)
         return breadth + ahead + (NUM_FAVOURED if priorities[-1] > priority else 0)

@@ -11,6 +11,7 @@ import torch
 from autosync.plan.expansion import chunk_bounds
 from autosync.plan.shards import shard_weights
 from autosync.plan.types import Plan, Transfer
+from autosync.right_of_way import marks
 from autosync.runtime.engine.device import DevicePlacement
 from autosync.runtime.memory.regions import Memory
 from autosync.runtime.memory.travelling import Travelling
@@ -226,7 +227,7 @@ class HostCarrier:
         self._rank = links.rank
         self._device = placement.device
         transfers = [one for one in plan.operations if isinstance(one, Transfer)]
-        self._flow = Flow(min((one.priority for one in transfers), default=0))
+        self._flow = Flow(min((one.priority for one in transfers), default=0), marks=marks())
         lanes = {one.lane for one in transfers}
         self._exchanges = {lane: Exchange(links, self._flow, checks=checks) for lane in lanes}
         self._staging: dict[int, Staging] = {}

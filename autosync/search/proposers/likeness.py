@@ -33,7 +33,7 @@ it."""
 FAR = 6.0
 """The distance between strategies with and without stages: the errors of their predictions have other causes."""
 _NUM_OF_STAGES = 6
-_NUM_OF_INPUT = 4
+_NUM_OF_INPUT = 6
 _SCHEDULE_PLACES: Mapping[PipelineSchedule, float] = {
     "gpipe": 0.7,
     "1f1b": 0.0,
@@ -152,7 +152,7 @@ class Likeness:
         return [math.log2(factor), FAR / 2 if batching.dealing == "cost" else 0.0]
 
     def _input(self, strategy: Strategy) -> list[float]:
-        """Return the logarithms of the input settings; nothing if the task has no dataset."""
+        """Return the input settings, numbers as logarithms; nothing if the task has no dataset."""
         if self._usual_input is None:
             return []
         one = strategy.input or self._usual_input
@@ -161,6 +161,8 @@ class Likeness:
             math.log2(one.prefetch_factor) / 4 if one.num_workers else 0.0,
             math.log2(one.read_bytes) / 6,
             math.log2(one.read_concurrency) / 6,
+            0.5 if one.right_of_way == "gradients" else 0.0,
+            0.5 if one.right_of_way == "reads" else 0.0,
         ]
 
     def _stages(self, strategy: Strategy) -> list[float]:

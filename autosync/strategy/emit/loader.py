@@ -37,9 +37,10 @@ def loader_notes(settings: InputSettings | None) -> list[str]:
         cache=settings.cache,
         cache_limit_bytes=settings.cache_limit_bytes,
         cache_folder=settings.cache_folder,
+        right_of_way=settings.right_of_way,
     )
     if reads != usual:
-        found.append("the tuned requests and cache need autosync.loader")
+        found.append("the tuned requests, cache and right of way need autosync.loader")
     return found
 
 

@@ -65,7 +65,7 @@ class Mutator:
         self._cluster = cluster
         self._division = division_of(model, cluster, limits)
         self._batching = batching_choice(model, cluster, limits)
-        self._input = input_choice(model, limits)
+        self._input = input_choice(model, limits, cluster.backend)
         self._room = make_room(model, bandwidths_of(cluster), limits, choices)
         # Searches mutate the same few parents often. The key is the `id` of a strategy, which is kept alive beside it.
         self._canonical: dict[int, tuple[Strategy, Strategy]] = {}

@@ -79,7 +79,7 @@ class Sampler:
         self._choices = choices
         self._division = division_of(model, cluster, limits)
         self._batching = batching_choice(model, cluster, limits)
-        self._input = input_choice(model, limits)
+        self._input = input_choice(model, limits, cluster.backend)
         self._bandwidths = bandwidths_of(cluster)
         self._variables = sorted(model.variables, key=lambda variable: variable.ready)
         self._num_bytes = [variable.num_bytes for variable in self._variables]

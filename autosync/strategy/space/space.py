@@ -101,7 +101,7 @@ class Space:
         more = 0.0 if division is None else division.log10_size()
         batching = batching_choice(self.model, self.cluster, self._legal_limits)
         more += 0.0 if batching is None else batching.log10_size()
-        reads = input_choice(self.model, self._legal_limits)
+        reads = input_choice(self.model, self._legal_limits, self.cluster.backend)
         more += 0.0 if reads is None else reads.log10_size()
         whole = log10_size(self.model, self._legal_limits, self.choices) + more
         if self.stages is None:

@@ -48,7 +48,8 @@ def test_a_strategy_that_leaves_input_to_the_script_says_nothing_of_it() -> None
     ("settings", "note"),
     [
         (InputSettings(worker_threads=2), "each worker was tuned with torch.set_num_threads(2)"),
-        (InputSettings(read_bytes=4096), "the tuned requests and cache need autosync.loader"),
+        (InputSettings(read_bytes=4096), "the tuned requests, cache and right of way need autosync.loader"),
+        (InputSettings(right_of_way="reads"), "the tuned requests, cache and right of way need autosync.loader"),
         (InputSettings(), ""),
     ],
 )

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given
@@ -44,16 +44,16 @@ def ddp(bare: ModelSpec) -> Strategy:
 
 
 def _choice(model: ModelSpec, cost: InputCost) -> InputChoice:
-    found = input_choice(replace(model, input=cost), Limits())
+    found = input_choice(replace(model, input=cost), Limits(), "gloo")
     assert found is not None
     return found
 
 
 def test_only_a_task_with_a_dataset_has_a_choice(bare: ModelSpec, model: ModelSpec) -> None:
-    assert input_choice(bare, Limits()) is None
-    assert input_choice(replace(model, input=replace(REMOTE, by_loader=False)), Limits()) is None
-    assert input_choice(model, Limits(input=False)) is None
-    assert input_choice(model, Limits()) is not None
+    assert input_choice(bare, Limits(), "gloo") is None
+    assert input_choice(replace(model, input=replace(REMOTE, by_loader=False)), Limits(), "gloo") is None
+    assert input_choice(model, Limits(input=False), "gloo") is None
+    assert input_choice(model, Limits(), "gloo") is not None
 
 
 @given(
@@ -73,7 +73,7 @@ def test_draws_and_changes_are_within_the_limits(
         assert settings != before or before.num_workers * before.prefetch_factor >= MOST_BATCHES_AHEAD
         assert settings.num_workers * settings.prefetch_factor <= MOST_BATCHES_AHEAD or settings.prefetch_factor == 1
         if not example_bytes:
-            assert (settings.read_bytes, settings.read_concurrency) == (2**20, 4)
+            assert (settings.read_bytes, settings.read_concurrency, settings.right_of_way) == (2**20, 4, "shared")
 
 
 def test_workers_that_cannot_keep_up_are_rare(bare: ModelSpec) -> None:
@@ -91,6 +91,13 @@ def test_workers_that_cannot_keep_up_are_rare(bare: ModelSpec) -> None:
 def test_requests_are_no_longer_than_an_example_needs(bare: ModelSpec) -> None:
     assert max(_choice(bare, REMOTE).read_bytes) == 2**18
     assert max(_choice(bare, replace(REMOTE, example_bytes=1e9)).read_bytes) == 2**23
+
+
+def test_reads_and_messages_give_way_only_where_the_engine_carries_both(model: ModelSpec) -> None:
+    for backend, rights in (("gloo", {"shared", "gradients", "reads"}), ("nccl", {"shared"})):
+        choice, rng = input_choice(model, Limits(), backend), random.Random(4)
+        assert choice is not None
+        assert {choice.draw(rng).right_of_way for _ in range(50)} == rights
 
 
 def test_the_space_draws_mutates_and_crosses_it(model: ModelSpec, ddp: Strategy) -> None:
@@ -133,15 +140,17 @@ def test_stated_settings_are_where_changes_begin(bare: ModelSpec, ddp: Strategy)
     model = replace(bare, input=replace(REMOTE, stated=stated))
     assert canonical(replace(ddp, input=stated), model, CLUSTER).input is None
     assert canonical(replace(ddp, input=InputSettings()), model, CLUSTER).input == InputSettings()
-    choice, rng = input_choice(model, Limits()), random.Random(3)
+    choice, rng = input_choice(model, Limits(), "gloo"), random.Random(3)
     assert choice is not None
     assert choice.draw(rng).worker_threads == 3
     for _ in range(20):
         changed = choice.change(None, rng)
-        names = ("num_workers", "prefetch_factor", "read_bytes", "read_concurrency", "worker_threads")
+        names = [field.name for field in fields(InputSettings)]
         assert sum(getattr(changed, name) != getattr(stated, name) for name in names) == 1
 
 
 def test_words_tell_it(model: ModelSpec, ddp: Strategy) -> None:
     told = in_words(replace(ddp, input=replace(FOUR_WORKERS, read_bytes=2**18, read_concurrency=16)), model)
     assert told.endswith("; input: 4 workers, prefetch 2, requests of 256 KiB, 16 at a time")
+    told = in_words(replace(ddp, input=replace(FOUR_WORKERS, right_of_way="gradients")), model)
+    assert told.endswith("; input: 4 workers, prefetch 2, gradients first on the links")
