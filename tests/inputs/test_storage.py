@@ -1,6 +1,7 @@
 """Real files and a real HTTP server: exact bytes, retries within a limit, and errors with file and host."""
 
 import tarfile
+import threading
 import time
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from autosync.inputs.settings import load_settings, save_settings
 from autosync.inputs.storage import open_shard
 from autosync.inputs.storage_rates import measure_storage
 from autosync.inputs.tar_shards import TarShards
+from autosync.right_of_way import marks
 from autosync.specs.input_settings import InputSettings
 from tests.helpers.shards import number_of, serving, write_shard, write_shards
 
@@ -47,6 +49,24 @@ def test_any_ranges_are_exact(tmp_path: Path, cache: str) -> None:
     reader.close()
     if cache == "disk":
         assert sum(path.stat().st_size for path in (tmp_path / "cache").glob("block-*")) <= 4000
+
+
+def test_requests_give_way_to_messages_until_the_step_waits(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(b"x" * 2000)
+    file, ours, found = open_shard(str(tmp_path / "data")), marks(), list[bytes]()
+    reader = ShardReader(InputSettings(read_bytes=512, right_of_way="gradients"))
+    thread = threading.Thread(target=lambda: found.extend(reader.read([ByteRange(file, 0, 2000)])), daemon=True)
+    ours.messages_travel = True
+    try:
+        thread.start()
+        thread.join(0.1)
+        assert found == []
+        with ours.awaiting_batch():
+            thread.join(20)
+        assert found == [b"x" * 2000]
+    finally:
+        ours.messages_travel = False
+        reader.close()
 
 
 def test_caches_keep_their_limit_and_refuse_damage(tmp_path: Path) -> None:

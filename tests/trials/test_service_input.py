@@ -3,12 +3,13 @@
 import statistics
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from autosync.plan.bundling import bundled
 from autosync.specs.cluster import ClusterSpec
-from autosync.specs.input_settings import InputSettings
+from autosync.specs.input_settings import InputSettings, RightOfWay
 from autosync.specs.model_file import model_of
 from autosync.strategy.presets import build_preset
 from autosync.trials.service import Contestant, TrialService
@@ -41,3 +42,16 @@ def test_steps_take_as_long_as_their_input(cluster: ClusterSpec, started: list[i
         # The workers of released contestants are gone, and the ranks go on.
         service.prepare(Contestant(name="again"))
         service.run("again", 2)
+
+
+def test_the_right_of_way_changes_no_weights(cluster: ClusterSpec, started: list[int], tmp_path: Path) -> None:
+    model = model_of(TASK)
+    sharded = build_preset("sharded", model, cluster)
+    with TrialService(target=TASK, model=model, cluster=cluster, folder=tmp_path, timeout_seconds=60.0) as service:
+        service.prepare(Contestant(name="stock"))
+        service.run("stock", 8)
+        for right in get_args(RightOfWay):
+            strategy = replace(sharded, input=InputSettings(num_workers=1, right_of_way=right))
+            service.prepare(Contestant(name=right, bundle=bundled(strategy, model, cluster)))
+            service.run(right, 8)
+            assert service.difference("stock", right) == pytest.approx(0.0, abs=1e-6)
