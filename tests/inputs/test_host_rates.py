@@ -41,7 +41,7 @@ def test_equal_reads_have_equal_rates() -> None:
 def test_a_host_that_is_served_worse_is_named_on_all_ranks(tmp_path: Path) -> None:
     write_shard(tmp_path / "all.tar", range(160))
     with serving(tmp_path) as fast, serving(tmp_path) as slow:
-        slow.pause_seconds = 0.15
+        slow.pause_seconds = 0.08
         found = _run(tmp_path, [fast.url, fast.url, slow.url, fast.url])
     for one in found:
         assert one["num_examples"] == 40

@@ -49,9 +49,9 @@ def test_the_right_of_way_changes_no_weights(cluster: ClusterSpec, started: list
     sharded = build_preset("sharded", model, cluster)
     with TrialService(target=TASK, model=model, cluster=cluster, folder=tmp_path, timeout_seconds=60.0) as service:
         service.prepare(Contestant(name="stock"))
-        service.run("stock", 8)
+        service.run("stock", 4)
         for right in get_args(RightOfWay):
             strategy = replace(sharded, input=InputSettings(num_workers=1, right_of_way=right))
             service.prepare(Contestant(name=right, bundle=bundled(strategy, model, cluster)))
-            service.run(right, 8)
+            service.run(right, 4)
             assert service.difference("stock", right) == pytest.approx(0.0, abs=1e-6)

@@ -51,7 +51,7 @@ def test_stages_that_stash_parameters_are_replayed_on_real_ranks(cluster: Cluste
 
 
 def test_with_several_versions_gradients_come_with_the_last_backward_pass_of_a_step() -> None:
-    model = chain(4, batch_size=4)
+    model = chain(4, batch_size=4, seconds=[0.05] * 4)
     plan = lower(divided_strategy(model, STAGES, 4, "stashing"), model, nodes(1, 1))
     replayed = ReplayedModel(model)
     first = replay_stages(model, 0, plan, replayed)[0]
