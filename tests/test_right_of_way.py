@@ -22,27 +22,27 @@ def ours() -> RankMarks:
     return RankMarks()
 
 
-def _gives_way(ours: RankMarks) -> tuple[threading.Thread, threading.Event]:
+def _reading(ours: RankMarks) -> threading.Event:
+    """Begin a read; the event says that it has the links."""
     went_on = threading.Event()
 
     def read() -> None:
         ours.give_way()
         went_on.set()
 
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    return reader, went_on
+    threading.Thread(target=read, daemon=True).start()
+    return went_on
 
 
 def test_a_read_goes_on_where_nothing_travels(ours: RankMarks) -> None:
-    _, went_on = _gives_way(ours)
+    went_on = _reading(ours)
     assert went_on.wait(LONG_SECONDS)
 
 
 @pytest.mark.parametrize("end", ["no message", "an awaited batch"])
 def test_a_read_gives_way_to_messages_until_the_step_waits_for_its_batch(ours: RankMarks, end: str) -> None:
     ours.messages_travel = True
-    _, went_on = _gives_way(ours)
+    went_on = _reading(ours)
     assert not went_on.wait(0.1)
     if end == "no message":
         ours.messages_travel = False

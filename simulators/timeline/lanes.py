@@ -135,7 +135,7 @@ def _width(scene: Scene, state: PlayState, part: int) -> int:
     if priority == UNRULED:
         gives_way = scene.right_of_way == GRADIENTS_FIRST and _gives_way(scene, state, facts.rank)
         return 0 if gives_way else int(facts.breadth + facts.ahead)
-    if scene.right_of_way == READS_FIRST and awaits_batch(scene, state, facts.rank):
+    if scene.right_of_way == READS_FIRST and _awaits_batch(scene, state, facts.rank):
         return int(max(1, facts.breadth))
     lowest, highest = priority, priority
     for lane in range(scene.num_lanes):
@@ -149,7 +149,7 @@ def _width(scene: Scene, state: PlayState, part: int) -> int:
 
 @borrows_inner
 def _gives_way(scene: Scene, state: PlayState, rank: int) -> bool:
-    if awaits_batch(scene, state, rank):
+    if _awaits_batch(scene, state, rank):
         return False
     num_messages = 0
     for lane in range(scene.num_lanes):
@@ -158,7 +158,7 @@ def _gives_way(scene: Scene, state: PlayState, rank: int) -> bool:
 
 
 @borrows_inner
-def awaits_batch(scene: Scene, state: PlayState, rank: int) -> bool:
+def _awaits_batch(scene: Scene, state: PlayState, rank: int) -> bool:
     """Whether a rank's step waits for its batch, which is how the program of each step begins."""
     ours = state.ranks[rank]
     if not scene.trains[rank] or ours.at != 0 or ours.iteration >= state.num_iterations:

@@ -8,6 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from autosync.right_of_way import LOOK_SECONDS
+from autosync.simulators.timeline import lanes
 from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec, Rack
 from autosync.specs.cluster_file import load_cluster
@@ -155,6 +157,10 @@ def test_more_to_read_and_to_make_never_shortens_a_step_on_shared_processors(num
     alone = TimelineSimulator(two_layers(), cluster).predict([PLAIN])[0].seconds
     assert seconds[0] == pytest.approx(alone, rel=0.03)
     assert all(after >= before * 0.98 for before, after in pairwise(seconds))
+
+
+def test_reads_that_give_way_look_as_often_as_real_ones() -> None:
+    assert lanes._LOOK_SECONDS == LOOK_SECONDS
 
 
 @dataclass
