@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -79,22 +80,36 @@ def test_a_kernel_without_figures_of_waiting(proc: Proc) -> None:
     assert LoadWatch(proc.path).load().waited_share is None
 
 
+STEPS = 250
+"""At one to two milliseconds each: long enough that the ticks of all processors tell of other programs."""
+
+
+BURNER = """
+import os, time
+if os.fork():
+    os._exit(0)
+print(os.getpid(), flush=True)
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    pass
+"""
+"""Leaves a process that does nothing but compute, and is no child of its caller: children count as ours."""
+
+
 @contextmanager
 def _burners() -> Iterator[None]:
-    """A process for each processor that does nothing but compute."""
-    code = "import sys\nprint(flush=True)\nwhile True: pass"
-    processes = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(os.cpu_count() or 1)
-    ]
+    """Another program's process for each processor."""
+    pids = []
     try:
-        for process in processes:
-            assert process.stdout is not None
-            process.stdout.readline()
+        for _ in range(os.cpu_count() or 1):
+            with subprocess.Popen([sys.executable, "-c", BURNER], stdout=subprocess.PIPE) as started:
+                assert started.stdout is not None
+                pids.append(int(started.stdout.readline()))
         yield
     finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel tells nothing")
@@ -107,7 +122,7 @@ def test_a_profile_on_a_machine_that_is_really_busy_says_so() -> None:
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
     )
     with _burners():
-        model = profile(task, steps=8)
+        model = profile(task, steps=STEPS)
     found = model.timeline.profiled
     assert found is not None
     assert "busy_machine" in found.flags, found
@@ -115,4 +130,4 @@ def test_a_profile_on_a_machine_that_is_really_busy_says_so() -> None:
     assert found.low_seconds is not None
     assert found.high_seconds is not None
     assert found.low_seconds <= model.step_seconds <= found.high_seconds
-    assert found.num_steps == 8
+    assert found.num_steps == STEPS
