@@ -34,6 +34,10 @@ NUM_RANKS = 2
 LIMIT_SECONDS = 40.0
 
 
+_ended_by: list[BaseException] = []
+"""Keeps the script's objects until the functions that run at exit, as the end of a real process does."""
+
+
 def _train(run: dict[str, Any], rank: int, port: int, folder: Path) -> int:
     """In a process of its own."""
     log = os.open(folder / f"{run['key']}-{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
@@ -59,8 +63,9 @@ def _train(run: dict[str, Any], rank: int, port: int, folder: Path) -> int:
         MainProgram(arguments).run()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:  # noqa: BLE001 - the test reads it
+    except BaseException as error:  # noqa: BLE001 - the test reads it
         traceback.print_exc()
+        _ended_by.append(error)
         return 1
     return 0
 
