@@ -1,12 +1,14 @@
 """Fits trees to a cluster's rates: the trees and shares with which an all-reduce finishes first.
 
 This is a linear programme: choose the shares of candidate trees so that the busiest link finishes as early as possible.
+A node whose interface is as busy as a full uplink delays that uplink, so the busiest interface counts a little more.
 There are far too many trees to list, so candidates are added while they help. The programme's dual prices say how much
 a link's time is worth. The cheapest tree under these prices is the best new candidate. If no tree is cheaper than those
 already used, the shares are optimal.
 
-Each tree costs every node messages. So of the optimal trees only so many are kept as shorten an all-reduce of
-`num_bytes` by more than their messages cost.
+To the programme, deep and flat trees with the same load are the same, but not to a network: see `waves`. So chains are
+a second set of candidates, and the faster of both is taken. Each tree costs every node messages, so of the best trees
+only so many are kept as shorten an all-reduce of `num_bytes` by more than their messages cost.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from autosync.strategy.shapes.levels import Ranks, levels
 from autosync.strategy.shapes.links import Floats, Integers, TreeLinks, tree_links, without_servers
 from autosync.strategy.shapes.pod_trees import PodPlaces, PodTrees
 from autosync.strategy.shapes.trees import ABSENT, Parents, TreeShare, simplified
+from autosync.strategy.shapes.waves import wave_seconds
 
 MOST_TREES = 64
 NUM_BYTES = 16e6
@@ -43,6 +46,9 @@ _VARIATION = 0.5
 _LEAST_PRICE = 0.1
 """The price that varied prices add for links that are not full, all links together."""
 
+_INTERFACE_COST = 0.1
+"""How much the time of the busiest interface counts beside that of the busiest link."""
+
 _NUM_UNITS = 2520
 _SMALLEST_SHARE = 1e-6
 
@@ -55,10 +61,17 @@ class _Candidate(NamedTuple):
     seconds: Floats
 
 
-class _Solution(NamedTuple):
-    """The seconds for a byte, the share of each candidate, and the price of each link."""
+class _Division(NamedTuple):
+    """Candidates, and the share of the data that each carries."""
 
-    seconds: float
+    candidates: Sequence[_Candidate]
+    shares: Floats
+
+
+class _Solution(NamedTuple):
+    """What is minimal, in seconds for a byte; the share of each candidate, and the price of each link."""
+
+    cost: float
     shares: Floats
     prices: Floats
 
@@ -81,20 +94,30 @@ def fitted_shares(
         # The only node with workers comes first, and no link is used.
         alone = (0, *[ABSENT] * (links.num_nodes - 1))
         return _as_shares(links, [_Candidate(alone, alone, np.zeros(0))], np.ones(1))
-    candidates = _useful_candidates(links, _of_levels(cluster, links) if links.has_pods else ())
-    solution = _solve(candidates)
-    order = np.argsort(-solution.shares, kind="stable")
-    num_used = int((solution.shares > _SMALLEST_SHARE).sum())
     price = message_seconds * 2 * (links.num_nodes - 1) / links.num_nodes
-    best: tuple[float, list[_Candidate], Floats] | None = None
+
+    def seconds(division: _Division) -> float:
+        trees = [candidate[:2] for candidate in division.candidates]
+        return wave_seconds(links, trees, division.shares, num_bytes=num_bytes) + price * len(trees)
+
+    useful = _useful_candidates(links, _of_levels(cluster, links) if links.has_pods else ())
+    chains = list(_chains(links))[:most_trees]
+    divisions = [*_divisions(useful, most_trees), *_divisions(chains, most_trees)]
+    # The programme uses no more trees than it needs. With all of them, the first and the last waves are fuller.
+    divisions.append(_Division(chains, np.ones(len(chains)) / len(chains)))
+    return _as_shares(links, *min(divisions, key=seconds))
+
+
+def _divisions(candidates: Sequence[_Candidate], most_trees: int) -> Iterable[_Division]:
+    """Yield the best divisions of the data among 1, 2, 4 and so on of these candidates."""
+    shares = _solve(candidates).shares
+    order = np.argsort(-shares, kind="stable")
+    num_used = int((shares > _SMALLEST_SHARE).sum())
     for count in _counts(min(num_used, most_trees)):
         chosen = [candidates[place] for place in order[:count]]
-        found = _solve(chosen)
-        seconds = num_bytes * found.seconds + price * count
-        if best is None or seconds < best[0]:
-            best = (seconds, chosen, found.shares)
-    assert best is not None, "there is at least one tree"
-    return _as_shares(links, best[1], best[2])
+        found = _solve(chosen).shares
+        used = np.flatnonzero(found > _SMALLEST_SHARE)
+        yield _Division([chosen[place] for place in used], found[used])
 
 
 def _counts(most: int) -> Iterable[int]:
@@ -116,13 +139,13 @@ def _useful_candidates(links: TreeLinks, known: Iterable[_Candidate]) -> list[_C
     best = [math.inf]
     for _ in range(_MOST_ROUNDS):
         solution = _solve(list(found.values()))
-        best.append(min(best[-1], solution.seconds))
+        best.append(min(best[-1], solution.cost))
         # With pods, no candidate is proven to be the cheapest, so prices may never tell that the end has come.
         if links.has_pods and best[-1] > (1 - _CLOSE_ENOUGH) * best[-1 - _PATIENCE :][0]:
             break
         new = [one for one in _cheapest(links, solution.prices) if one[:2] not in found]
-        least = min([float(one.seconds @ solution.prices) for one in new], default=solution.seconds)
-        if least >= solution.seconds * (1 - _CLOSE_ENOUGH):
+        least = min([float(one.seconds @ solution.prices) for one in new], default=solution.cost)
+        if least >= solution.cost * (1 - _CLOSE_ENOUGH):
             break
         new += _varied(links, solution.prices + _LEAST_PRICE * even, rng)
         found.update({one[:2]: one for one in new})
@@ -137,6 +160,17 @@ def _of_levels(cluster: ClusterSpec, links: TreeLinks) -> Iterable[_Candidate]:
         for rank, parent in enumerate(share.up):
             if parent == rank or node_of[parent] != node_of[rank]:
                 parents[node_of[rank]] = node_of[parent]
+        yield _candidate(links, parents, parents)
+
+
+def _chains(links: TreeLinks) -> Iterable[_Candidate]:
+    """Yield a chain of all workers for each root: through the other racks one by one, then through its own."""
+    workers = np.flatnonzero(~links.serves).tolist()
+    for place, root in enumerate(workers):
+        rest = [*workers[place + 1 :], *workers[:place]]
+        rest.sort(key=lambda node: (links.rack[node] == links.rack[root], links.inner[node] == links.inner[root]))
+        parents = np.full(links.num_nodes, ABSENT)
+        parents[[*rest, root]] = [*rest[1:], root, root]
         yield _candidate(links, parents, parents)
 
 
@@ -197,24 +231,31 @@ def _candidate(links: TreeLinks, up: Integers, down: Integers) -> _Candidate:
 
 
 def _solve(candidates: Sequence[_Candidate]) -> _Solution:
-    """Return the shares of these candidates with which the busiest link finishes first."""
+    """Return the best shares of these candidates.
+
+    Minimal is the time of the busiest link, and a little of the time of the busiest interface.
+    """
     # scipy takes a while to load, and few commands need it.
     from scipy.optimize import linprog
 
     seconds = np.array([one.seconds for one in candidates]).T
     scale = float(seconds.max())
-    count = len(candidates)
+    count, num_links = len(candidates), len(seconds)
+    interfaces = np.arange(2 * len(candidates[0].up))
+    limits = np.zeros((num_links + len(interfaces), 2))
+    limits[:num_links, 0] = limits[num_links:, 1] = -1.0
     found = linprog(
-        c=[*[0.0] * count, 1.0],
-        A_ub=np.hstack((seconds / scale, -np.ones((len(seconds), 1)))),
-        b_ub=np.zeros(len(seconds)),
-        A_eq=[[*[1.0] * count, 0.0]],
+        c=[*[0.0] * count, 1.0, _INTERFACE_COST],
+        A_ub=np.hstack((np.vstack((seconds, seconds[interfaces])) / scale, limits)),
+        b_ub=np.zeros(len(limits)),
+        A_eq=[[*[1.0] * count, 0.0, 0.0]],
         b_eq=[1.0],
         method="highs",
     )
     assert found.status == 0, f"sharing among trees is always possible: {found.message}"
     prices = np.maximum(-found.ineqlin.marginals, 0.0)
-    return _Solution(float(found.fun) * scale, np.maximum(found.x[:count], 0.0), prices / prices.sum())
+    prices[interfaces] += prices[num_links:]
+    return _Solution(float(found.fun) * scale, np.maximum(found.x[:count], 0.0), prices[:num_links])
 
 
 def _as_shares(links: TreeLinks, candidates: Sequence[_Candidate], shares: Floats) -> tuple[TreeShare, ...]:

@@ -74,7 +74,10 @@ class TreeLinks:
         `up` and `down` are the parents of nodes in both trees.
         """
         below, above = _edges(up), _edges(down)
-        source, destination = np.concatenate((below, down[above])), np.concatenate((up[below], above))
+        return self.passed(np.concatenate((below, down[above])), np.concatenate((up[below], above)))
+
+    def passed(self, source: Integers, destination: Integers) -> Floats:
+        """Return how often messages pass each link, in the order of `rates`, from their sources and destinations."""
         counted = [(source, self.num_nodes), (destination, self.num_nodes)]
         for unit, count in ((self.rack, self.num_racks), (self.inner, len(self.inner_out))):
             start, end = unit[source], unit[destination]

@@ -35,17 +35,18 @@ from tests.helpers.rack_clusters import (
 @pytest.mark.parametrize("name", UNLIKE)
 def test_the_bound_is_near(name: str) -> None:
     found = UNLIKE[name]
-    fitted = TreeShape(shares=fitted_shares(found))
+    num_bytes = NUM_ELEMENTS * ITEM_BYTES
+    fitted = TreeShape(shares=fitted_shares(found, num_bytes=num_bytes))
     assert len(fitted.shares) <= MOST_TREES
-    assert tree_seconds(found, fitted) * 0.9 <= bound_seconds(found, NUM_ELEMENTS * ITEM_BYTES)
+    assert tree_seconds(found, fitted) * 0.9 <= bound_seconds(found, num_bytes)
 
 
 @pytest.mark.parametrize("name", UNLIKE)
 def test_levels_are_not_faster(name: str) -> None:
-    """Whole numbers as weights may cost a percent."""
+    """Whole numbers as weights may cost a percent, and fewer trees another."""
     found = UNLIKE[name]
-    fitted = TreeShape(shares=fitted_shares(found, message_seconds=0.0))
-    assert tree_seconds(found, fitted) <= 1.01 * tree_seconds(found, levels(found))
+    fitted = TreeShape(shares=fitted_shares(found, num_bytes=NUM_ELEMENTS * ITEM_BYTES, message_seconds=0.0))
+    assert tree_seconds(found, fitted) <= 1.02 * tree_seconds(found, levels(found))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -74,8 +75,28 @@ def test_many_unlike_hosts_need_few_programmes(monkeypatch: pytest.MonkeyPatch) 
     racks = [rack(f"r{place}", rng.uniform(1.0, 4.0), rng.uniform(1.0, 4.0)) for place in range(8)]
     found = cluster(nodes, *racks)
     seconds = tree_seconds(found, TreeShape(shares=fitted_shares(found, message_seconds=0.0)))
-    assert len(solved) < 15
+    assert len(solved) < 20
     assert seconds * 0.9 <= bound_seconds(found, NUM_ELEMENTS * ITEM_BYTES)
+
+
+def test_equal_hosts_have_chains() -> None:
+    """As stars, they would all receive from all others at once."""
+    found = cluster([node(name, None) for name in "abcd"])
+    for share in fitted_shares(found):
+        assert sorted(depths(share.up)) == sorted(depths(share.distribution)) == [0, 1, 2, 3]
+
+
+def test_interfaces_have_time_to_spare_where_uplinks_are_full() -> None:
+    """One tree fills both uplinks, but also its root's interface."""
+    found = racks_of(2, 2)
+    num_bytes = 16e6
+    links = tree_links(found)
+    busy = sum(
+        share.weight * links.loads(np.array(share.up), np.array(share.distribution))
+        for share in fitted_shares(found, num_bytes=num_bytes)
+    )
+    seconds = busy / links.rates
+    assert seconds[:8].max() <= 0.76 * seconds[8:].max()
 
 
 def test_a_slow_host_leads_less() -> None:

@@ -1,0 +1,63 @@
+"""Estimates how long an all-reduce over trees takes, with its pieces in waves.
+
+Every share is cut into equally many pieces, which follow one another up and down its trees: in wave w, the edges of
+round r carry piece w - r. A wave lasts as long as its busiest link. So a link that only the first or the last rounds
+use is idle in some waves, in more of them the deeper the trees are.
+
+A link into a node loses time where many nodes send at once, because they never share it evenly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from autosync.strategy.shapes.links import Floats, Integers, TreeLinks
+from autosync.strategy.shapes.trees import ABSENT, Parents, depths, heights
+
+PIECE_BYTES = 2**18
+"""The greatest length of a piece; `runtime.wire.transfer_pieces` cuts the pieces."""
+FEW_SENDERS, SENDER_COST = 2, 0.02
+"""With more than so many senders, each further one costs this share of a link's time. Measured with up to three."""
+
+
+def wave_seconds(
+    links: TreeLinks, trees: Sequence[tuple[Parents, Parents]], shares: Floats, *, num_bytes: float
+) -> float:
+    """Return the seconds of an all-reduce of `num_bytes`, divided by `shares` among pairs of trees over nodes."""
+    edges = [_edges(*pair) for pair in trees]
+    rounds = np.zeros((1 + max([int(one[0].max()) for one in edges]), len(links.rates)))
+    sends = np.zeros((links.num_nodes, links.num_nodes), dtype=bool)
+    for (numbers, source, destination), share in zip(edges, shares, strict=True):
+        for number in np.unique(numbers):
+            now = numbers == number
+            rounds[number] += share * links.passed(source[now], destination[now])
+        sends[destination, source] = True
+    costs = np.ones(len(links.rates))
+    costs[links.num_nodes : 2 * links.num_nodes] += SENDER_COST * np.maximum(sends.sum(axis=1) - FEW_SENDERS, 0)
+    num_pieces = max(1, int(np.ceil(num_bytes * shares.max() / PIECE_BYTES)))
+    return num_bytes / num_pieces * _waves(rounds * costs / links.rates, num_pieces)
+
+
+def _waves(rounds: Floats, num_pieces: int) -> float:
+    """Return the sum of all waves; `rounds` has what a piece of each share costs each link in each round."""
+    num_rounds, num_links = rounds.shape
+    until = np.vstack((np.zeros(num_links), np.cumsum(rounds, axis=0)))
+    wave = np.arange(num_pieces + num_rounds - 1)
+    busy = until[np.minimum(wave + 1, num_rounds)] - until[np.maximum(wave + 1 - num_pieces, 0)]
+    return float(busy.max(axis=1).sum())
+
+
+def _edges(up: Parents, down: Parents) -> tuple[Integers, Integers, Integers]:
+    """Return the edges of a share's trees as columns: the round, the source and the destination."""
+    begin = heights(up)
+    root = next(node for node, parent in enumerate(up) if parent == node)
+    found = [(begin[node], node, parent) for node, parent in enumerate(up) if parent not in (node, ABSENT)]
+    found += [
+        (begin[root] + depth - 1, parent, node)
+        for node, (parent, depth) in enumerate(zip(down, depths(down), strict=True))
+        if parent not in (node, ABSENT)
+    ]
+    numbers, source, destination = np.array(found).T
+    return numbers, source, destination
