@@ -7,7 +7,7 @@ import torch
 
 from autosync.specs.profile.run import profile
 from autosync.specs.task_file import load_task
-from tests.graphs.test_random_models import check
+from tests.helpers.policy_checks import check_policies
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples/graphs/tree_lstm.py")
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch fin
 @pytest.mark.timeout(300)
 def test_every_policy_equals_naive_execution() -> None:
     for seed in range(60):
-        check(seed, torch.device("cuda"))
+        check_policies(seed, torch.device("cuda"))
 
 
 @pytest.mark.timeout(300)

@@ -2,7 +2,7 @@
 
 Every share is cut into equally many pieces, which follow one another up and down its trees: in wave w, the edges of
 round r carry piece w - r. A wave lasts as long as its busiest link. So a link that only the first or the last rounds
-use is idle in some waves, in more of them the deeper the trees are.
+use is idle in some waves, in more of them the deeper the trees are. Between waves, ranks wait for one another a little.
 
 A link into a node loses time where many nodes send at once, because they never share it evenly.
 """
@@ -18,8 +18,10 @@ from autosync.strategy.shapes.trees import ABSENT, Parents, depths, heights
 
 PIECE_BYTES = 2**18
 """The greatest length of a piece; `runtime.wire.transfer_pieces` cuts the pieces."""
+WAVE_SECONDS = 3e-4
+"""What a wave costs beside its bytes. It explains most of what single chains lose, which have the most waves."""
 FEW_SENDERS, SENDER_COST = 2, 0.02
-"""With more than so many senders, each further one costs this share of a link's time. Measured with up to three."""
+"""More senders than these cost a link this share of its time, as measured with three of them."""
 
 
 def wave_seconds(
@@ -35,9 +37,10 @@ def wave_seconds(
             rounds[number] += share * links.passed(source[now], destination[now])
         sends[destination, source] = True
     costs = np.ones(len(links.rates))
-    costs[links.num_nodes : 2 * links.num_nodes] += SENDER_COST * np.maximum(sends.sum(axis=1) - FEW_SENDERS, 0)
+    costs[links.num_nodes : 2 * links.num_nodes] += SENDER_COST * (sends.sum(axis=1) > FEW_SENDERS)
     num_pieces = max(1, int(np.ceil(num_bytes * shares.max() / PIECE_BYTES)))
-    return num_bytes / num_pieces * _waves(rounds * costs / links.rates, num_pieces)
+    num_waves = num_pieces + len(rounds) - 1
+    return num_bytes / num_pieces * _waves(rounds * costs / links.rates, num_pieces) + WAVE_SECONDS * num_waves
 
 
 def _waves(rounds: Floats, num_pieces: int) -> float:

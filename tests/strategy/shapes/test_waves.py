@@ -14,7 +14,7 @@ from autosync.runtime.wire.transfer_pieces import SHORT_PIECE_BYTES
 from autosync.strategy.shapes import waves
 from autosync.strategy.shapes.links import TreeLinks, tree_links
 from autosync.strategy.shapes.trees import Parents, TreeShape
-from autosync.strategy.shapes.waves import PIECE_BYTES, SENDER_COST, wave_seconds
+from autosync.strategy.shapes.waves import PIECE_BYTES, SENDER_COST, WAVE_SECONDS, wave_seconds
 from tests.helpers.rack_clusters import GIGABIT, cluster, node, racks_of
 from tests.helpers.random_trees import random_shape
 
@@ -37,6 +37,7 @@ def _by_moves(links: TreeLinks, shape: TreeShape, num_pieces: int) -> float:
 @pytest.mark.parametrize("seed", range(20))
 def test_waves_are_those_of_the_moves(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waves, "SENDER_COST", 0.0)
+    monkeypatch.setattr(waves, "WAVE_SECONDS", 0.0)
     rng = random.Random(seed)
     sizes = [rng.randint(1, 3) for _ in range(rng.randint(2, 3))]
     links = tree_links(racks_of(*sizes))
@@ -61,6 +62,16 @@ def test_a_slow_host_at_the_end_of_a_chain_idles_while_others_work() -> None:
     assert deep > 1.3 * flat
 
 
+def test_each_wave_costs_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So one chain, which has the most waves, is not taken for two stars with the same load."""
+    links, chain = tree_links(ONE_SLOW), (1, 2, 3, 4, 4)
+    found = wave_seconds(links, [(chain, chain)], np.ones(1), num_bytes=61 * PIECE_BYTES)
+    monkeypatch.setattr(waves, "WAVE_SECONDS", 0.0)
+    free = wave_seconds(links, [(chain, chain)], np.ones(1), num_bytes=61 * PIECE_BYTES)
+    # The last piece sets out after 60 others, and passes eight edges.
+    assert found == pytest.approx(free + 68 * WAVE_SECONDS)
+
+
 def _chain_from_the_last(root: int) -> tuple[Parents, Parents]:
     """Of five ranks: from the last one through the others to this root, and back."""
     order = [4, *[(root + step) % 4 for step in (1, 2, 3)], root]
@@ -70,7 +81,8 @@ def _chain_from_the_last(root: int) -> tuple[Parents, Parents]:
     return tuple(parents), tuple(parents)
 
 
-def test_many_senders_at_once_cost_time() -> None:
+def test_many_senders_at_once_cost_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waves, "WAVE_SECONDS", 0.0)
     links, even = tree_links(EQUAL), np.ones(4) / 4
     forwards = [tuple([root if one == root else (one + 1) % 4 for one in range(4)]) for root in range(4)]
     backwards = [tuple([root if one == root else (one - 1) % 4 for one in range(4)]) for root in range(4)]
