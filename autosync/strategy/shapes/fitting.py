@@ -7,8 +7,8 @@ a link's time is worth. The cheapest tree under these prices is the best new can
 already used, the shares are optimal.
 
 To the programme, deep and flat trees with the same load are the same, but not to a network: see `waves`. So chains are
-a second set of candidates, and the faster of both is taken. Each tree costs every node messages, so of the best trees
-only so many are kept as shorten an all-reduce of `num_bytes` by more than their messages cost.
+a second set of candidates, and the faster of both is taken. Each tree costs every node a message for each piece, so of
+the best trees only so many are kept as shorten an all-reduce of `num_bytes` by more than that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from autosync.strategy.shapes.levels import Ranks, levels
 from autosync.strategy.shapes.links import Floats, Integers, TreeLinks, tree_links, without_servers
 from autosync.strategy.shapes.pod_trees import PodPlaces, PodTrees
 from autosync.strategy.shapes.trees import ABSENT, Parents, TreeShare, simplified
-from autosync.strategy.shapes.waves import wave_seconds
+from autosync.strategy.shapes.waves import pieces_of, wave_seconds
 
 MOST_TREES = 64
 NUM_BYTES = 16e6
@@ -98,7 +98,8 @@ def fitted_shares(
 
     def seconds(division: _Division) -> float:
         trees = [candidate[:2] for candidate in division.candidates]
-        return wave_seconds(links, trees, division.shares, num_bytes=num_bytes) + price * len(trees)
+        num_messages = len(trees) * pieces_of(division.shares, num_bytes=num_bytes)
+        return wave_seconds(links, trees, division.shares, num_bytes=num_bytes) + price * num_messages
 
     useful = _useful_candidates(links, _of_levels(cluster, links) if links.has_pods else ())
     chains = list(_chains(links))[:most_trees]
@@ -109,7 +110,7 @@ def fitted_shares(
 
 
 def _divisions(candidates: Sequence[_Candidate], most_trees: int) -> Iterable[_Division]:
-    """Yield the best divisions of the data among 1, 2, 4 and so on of these candidates."""
+    """Yield the best divisions of the data among 1, 2, 3, 4, 6 and so on of these candidates."""
     shares = _solve(candidates).shares
     order = np.argsort(-shares, kind="stable")
     num_used = int((shares > _SMALLEST_SHARE).sum())
@@ -121,10 +122,12 @@ def _divisions(candidates: Sequence[_Candidate], most_trees: int) -> Iterable[_D
 
 
 def _counts(most: int) -> Iterable[int]:
-    """Yield 1, 2, 4 and so on, and `most`."""
+    """Yield 1, 2, 3, 4, 6, 8, 12 and so on, and `most`."""
     count = 1
     while count < most:
         yield count
+        if count > 1 and 3 * count // 2 < most:
+            yield 3 * count // 2
         count *= 2
     yield most
 

@@ -9,6 +9,7 @@ A link into a node loses time where many nodes send at once, because they never 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -38,9 +39,14 @@ def wave_seconds(
         sends[destination, source] = True
     costs = np.ones(len(links.rates))
     costs[links.num_nodes : 2 * links.num_nodes] += SENDER_COST * (sends.sum(axis=1) > FEW_SENDERS)
-    num_pieces = max(1, int(np.ceil(num_bytes * shares.max() / PIECE_BYTES)))
+    num_pieces = pieces_of(shares, num_bytes=num_bytes)
     num_waves = num_pieces + len(rounds) - 1
     return num_bytes / num_pieces * _waves(rounds * costs / links.rates, num_pieces) + WAVE_SECONDS * num_waves
+
+
+def pieces_of(shares: Floats, *, num_bytes: float) -> int:
+    """Return the number of pieces of every share, which is that of the longest one."""
+    return max(1, math.ceil(num_bytes * float(shares.max()) / PIECE_BYTES))
 
 
 def _waves(rounds: Floats, num_pieces: int) -> float:
