@@ -74,16 +74,24 @@ class TreeLinks:
         `up` and `down` are the parents of nodes in both trees.
         """
         below, above = _edges(up), _edges(down)
-        return self.passed(np.concatenate((below, down[above])), np.concatenate((up[below], above)))
+        _, passed = self.crossings(np.concatenate((below, down[above])), np.concatenate((up[below], above)))
+        return np.bincount(passed, minlength=len(self.rates)).astype(np.float64)
 
-    def passed(self, source: Integers, destination: Integers) -> Floats:
-        """Return how often messages pass each link, in the order of `rates`, from their sources and destinations."""
-        counted = [(source, self.num_nodes), (destination, self.num_nodes)]
+    def crossings(self, source: Integers, destination: Integers) -> tuple[Integers, Integers]:
+        """Return which messages between these nodes pass which links: a message and a link for each time.
+
+        Messages are counted in the given order, links in that of `rates`.
+        """
+        each = np.arange(len(source))
+        messages, passed = [each, each], [source, self.num_nodes + destination]
+        first = 2 * self.num_nodes
         for unit, count in ((self.rack, self.num_racks), (self.inner, len(self.inner_out))):
             start, end = unit[source], unit[destination]
-            crosses = start != end
-            counted += [(start[crosses], count), (end[crosses], count)]
-        return np.concatenate([np.bincount(ends, minlength=count) for ends, count in counted]).astype(np.float64)
+            crosses = np.flatnonzero(start != end)
+            messages += [crosses, crosses]
+            passed += [first + start[crosses], first + count + end[crosses]]
+            first += 2 * count
+        return np.concatenate(messages), np.concatenate(passed)
 
 
 def without_servers(links: TreeLinks) -> TreeLinks:

@@ -9,6 +9,7 @@ A link into a node loses time where many nodes send at once, because they never 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -30,18 +31,18 @@ def wave_seconds(
 ) -> float:
     """Return the seconds of an all-reduce of `num_bytes`, divided by `shares` among pairs of trees over nodes."""
     edges = [_edges(*pair) for pair in trees]
-    rounds = np.zeros((1 + max([int(one[0].max()) for one in edges]), len(links.rates)))
+    number, source, destination = np.concatenate(edges, axis=1)
+    weight = np.repeat(shares, [one.shape[1] for one in edges])
+    num_rounds, num_links = 1 + int(number.max()), len(links.rates)
+    message, passed = links.crossings(source, destination)
+    rounds = np.bincount(number[message] * num_links + passed, weight[message], num_rounds * num_links)
     sends = np.zeros((links.num_nodes, links.num_nodes), dtype=bool)
-    for (numbers, source, destination), share in zip(edges, shares, strict=True):
-        for number in np.unique(numbers):
-            now = numbers == number
-            rounds[number] += share * links.passed(source[now], destination[now])
-        sends[destination, source] = True
-    costs = np.ones(len(links.rates))
+    sends[destination, source] = True
+    costs = np.ones(num_links)
     costs[links.num_nodes : 2 * links.num_nodes] += SENDER_COST * (sends.sum(axis=1) > FEW_SENDERS)
     num_pieces = pieces_of(shares, num_bytes=num_bytes)
-    num_waves = num_pieces + len(rounds) - 1
-    return num_bytes / num_pieces * _waves(rounds * costs / links.rates, num_pieces) + WAVE_SECONDS * num_waves
+    busy = _waves(rounds.reshape(num_rounds, num_links) * costs / links.rates, num_pieces)
+    return num_bytes / num_pieces * busy + WAVE_SECONDS * (num_pieces + num_rounds - 1)
 
 
 def pieces_of(shares: Floats, *, num_bytes: float) -> int:
@@ -58,8 +59,9 @@ def _waves(rounds: Floats, num_pieces: int) -> float:
     return float(busy.max(axis=1).sum())
 
 
-def _edges(up: Parents, down: Parents) -> tuple[Integers, Integers, Integers]:
-    """Return the edges of a share's trees as columns: the round, the source and the destination."""
+@functools.lru_cache(maxsize=1024)
+def _edges(up: Parents, down: Parents) -> Integers:
+    """Return the edges of a share's trees as columns; the rows are the round, the source and the destination."""
     begin = heights(up)
     root = next(node for node, parent in enumerate(up) if parent == node)
     found = [(begin[node], node, parent) for node, parent in enumerate(up) if parent not in (node, ABSENT)]
@@ -68,5 +70,4 @@ def _edges(up: Parents, down: Parents) -> tuple[Integers, Integers, Integers]:
         for node, (parent, depth) in enumerate(zip(down, depths(down), strict=True))
         if parent not in (node, ABSENT)
     ]
-    numbers, source, destination = np.array(found).T
-    return numbers, source, destination
+    return np.array(found).T

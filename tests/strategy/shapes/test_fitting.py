@@ -67,7 +67,7 @@ def test_random_rates(seed: int) -> None:
 
 
 def test_many_unlike_hosts_need_few_programmes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """64 hosts in eight racks with rates of their own: each linear programme takes a tenth of a second."""
+    """64 hosts in eight racks with rates of their own: the largest linear programmes take a tenth of a second."""
     rng, solved = random.Random(1), []
     linprog = scipy.optimize.linprog
     monkeypatch.setattr(scipy.optimize, "linprog", lambda **given: solved.append(1) or linprog(**given))
@@ -75,7 +75,7 @@ def test_many_unlike_hosts_need_few_programmes(monkeypatch: pytest.MonkeyPatch) 
     racks = [rack(f"r{place}", rng.uniform(1.0, 4.0), rng.uniform(1.0, 4.0)) for place in range(8)]
     found = cluster(nodes, *racks)
     seconds = tree_seconds(found, TreeShape(shares=fitted_shares(found, message_seconds=0.0)))
-    assert len(solved) < 20
+    assert len(solved) < 30
     assert seconds * 0.9 <= bound_seconds(found, NUM_ELEMENTS * ITEM_BYTES)
 
 

@@ -26,9 +26,9 @@ def _by_moves(links: TreeLinks, shape: TreeShape, num_pieces: int) -> float:
     """Seconds for one byte, wave by wave."""
     busy: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for move in expand("all_reduce", shape, shape.num_ranks):
-        passes = links.passed(np.array([move.source]), np.array([move.destination]))
+        _, passed = links.crossings(np.array([move.source]), np.array([move.destination]))
         for piece in range(num_pieces):
-            for link in np.flatnonzero(passes):
+            for link in passed:
                 part = (move.last - move.first) / shape.num_units / num_pieces
                 busy[move.round + piece][link] += part / links.rates[link]
     return sum(max(links_of.values()) for links_of in busy.values())
