@@ -30,19 +30,9 @@ def wave_seconds(
     links: TreeLinks, trees: Sequence[tuple[Parents, Parents]], shares: Floats, *, num_bytes: float
 ) -> float:
     """Return the seconds of an all-reduce of `num_bytes`, divided by `shares` among pairs of trees over nodes."""
-    edges = [_edges(*pair) for pair in trees]
-    number, source, destination = np.concatenate(edges, axis=1)
-    weight = np.repeat(shares, [one.shape[1] for one in edges])
-    num_rounds, num_links = 1 + int(number.max()), len(links.rates)
-    message, passed = links.crossings(source, destination)
-    rounds = np.bincount(number[message] * num_links + passed, weight[message], num_rounds * num_links)
-    sends = np.zeros((links.num_nodes, links.num_nodes), dtype=bool)
-    sends[destination, source] = True
-    costs = np.ones(num_links)
-    costs[links.num_nodes : 2 * links.num_nodes] += SENDER_COST * (sends.sum(axis=1) > FEW_SENDERS)
-    num_pieces = pieces_of(shares, num_bytes=num_bytes)
-    busy = _waves(rounds.reshape(num_rounds, num_links) * costs / links.rates, num_pieces)
-    return num_bytes / num_pieces * busy + WAVE_SECONDS * (num_pieces + num_rounds - 1)
+    rounds, num_pieces = _rounds(links, trees, shares), pieces_of(shares, num_bytes=num_bytes)
+    num_waves = num_pieces + len(rounds) - 1
+    return num_bytes / num_pieces * _waves(rounds, num_pieces) + WAVE_SECONDS * num_waves
 
 
 def pieces_of(shares: Floats, *, num_bytes: float) -> int:
@@ -50,8 +40,23 @@ def pieces_of(shares: Floats, *, num_bytes: float) -> int:
     return max(1, math.ceil(num_bytes * float(shares.max()) / PIECE_BYTES))
 
 
+def _rounds(links: TreeLinks, trees: Sequence[tuple[Parents, Parents]], shares: Floats) -> Floats:
+    """Return the seconds for which a byte of the whole buffer occupies each link (column) in each round (row)."""
+    edges = [_edges(*pair) for pair in trees]
+    number, source, destination = np.concatenate(edges, axis=1)
+    weight = np.repeat(shares, [one.shape[1] for one in edges])
+    num_rounds, num_links = 1 + int(number.max()), len(links.rates)
+    message, passed = links.crossings(source, destination)
+    passes = np.bincount(number[message] * num_links + passed, weight[message], num_rounds * num_links)
+    sends = np.zeros((links.num_nodes, links.num_nodes), dtype=bool)
+    sends[destination, source] = True
+    costs = np.ones(num_links)
+    costs[links.num_nodes : 2 * links.num_nodes] += SENDER_COST * (sends.sum(axis=1) > FEW_SENDERS)
+    return passes.reshape(num_rounds, num_links) * costs / links.rates
+
+
 def _waves(rounds: Floats, num_pieces: int) -> float:
-    """Return the sum of all waves; `rounds` has what a piece of each share costs each link in each round."""
+    """Return the sum of all waves; `rounds` has how long a piece of every share occupies each link in each round."""
     num_rounds, num_links = rounds.shape
     until = np.vstack((np.zeros(num_links), np.cumsum(rounds, axis=0)))
     wave = np.arange(num_pieces + num_rounds - 1)
