@@ -28,6 +28,9 @@ SHAPES = {
     "8-hosts-slow-links": ([1] * 8, [0.5] * 8, 0, 1),
     "6-hosts-3-speeds": ([1] * 6, [1, 1, 0.5, 0.5, 0.25, 0.25], 0, 3),
     "16-hosts-2-racks": ([1] * 16, [1] * 16, 0, 2),
+    "5-hosts-2-racks": ([1] * 5, [1] * 5, 0, 2),
+    "5-hosts-slow-uplink": ([1] * 5, [0.5] * 5, 0, 2),
+    "6-hosts-3-racks": ([1] * 6, [0.5] * 6, 0, 3),
 }
 
 
@@ -50,13 +53,21 @@ def test_shipped_clusters_are_what_they_say(name: str) -> None:
     assert cluster.backend == "gloo"
 
 
-@pytest.mark.parametrize(("name", "num_hosts"), [("16-hosts-2-racks", 8), ("4-hosts-2-racks", 2)])
-def test_the_uplinks_are_slower_than_the_hosts_behind_them(name: str, num_hosts: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("16-hosts-2-racks", [8, 8]),
+        ("4-hosts-2-racks", [2, 2]),
+        ("5-hosts-2-racks", [3, 2]),
+        ("5-hosts-slow-uplink", [3, 2]),
+        ("6-hosts-3-racks", [3, 2, 1]),
+    ],
+)
+def test_the_uplinks_are_slower_than_the_hosts_behind_them(name: str, sizes: list[int]) -> None:
     cluster: ClusterSpec = load_cluster(name)
-    assert len(cluster.racks) == 2
-    for rack in cluster.racks:
+    for rack, size in zip(cluster.racks, sizes, strict=True):
         hosts = [node for node in cluster.nodes if node.rack == rack.name]
-        assert len(hosts) == num_hosts
+        assert len(hosts) == size
         assert rack.uplink_out < sum(node.bandwidth_out for node in hosts)
         assert rack.uplink_in < sum(node.bandwidth_in for node in hosts)
 

@@ -47,7 +47,7 @@ RANKED = (
     ("vit_mini", "6-hosts-3-speeds"),
     ("squeezenet", "2-hosts-2-ranks"),
 )
-LATER = ("4-hosts-uneven",)
+LATER = ("4-hosts-uneven", "5-hosts-2-racks", "5-hosts-slow-uplink", "6-hosts-3-racks")
 """Shipped clusters that are younger than the samples, which are not drawn over them."""
 _SIMULATORS = ("analytical", "timeline", "learned")
 _LIMITS = (Limits(stages=False), Limits(allow=("lossy", "stale"), stages=False))

@@ -6,9 +6,9 @@ There are far too many trees to list, so candidates are added while they help. T
 a link's time is worth. The cheapest tree under these prices is the best new candidate. If no tree is cheaper than those
 already used, the shares are optimal.
 
-To the programme, deep and flat trees with the same load are the same, but not to a network: see `waves`. So chains are
-a second set of candidates, and the faster of both is taken. Each tree costs every node a message for each piece, so of
-the best trees only so many are kept as shorten an all-reduce of `num_bytes` by more than that.
+To the programme, deep and flat trees with the same load are the same, but not to a network: see `waves`. So `levels`
+and chains are tried too, and the fastest is taken. Each tree costs every node a message for each piece, so only so many
+of the best trees are kept as shorten an all-reduce of `num_bytes` by more than that.
 """
 
 from __future__ import annotations
@@ -101,11 +101,14 @@ def fitted_shares(
         num_messages = len(trees) * pieces_of(division.shares, num_bytes=num_bytes)
         return wave_seconds(links, trees, division.shares, num_bytes=num_bytes) + price * num_messages
 
-    useful = _useful_candidates(links, _of_levels(cluster, links) if links.has_pods else ())
+    of_levels = _of_levels(cluster, links)
+    useful = _useful_candidates(links, of_levels.candidates if links.has_pods else ())
     chains = list(_chains(links))[:most_trees]
     divisions = [*_divisions(useful, most_trees), *_divisions(chains, most_trees)]
-    # The programme uses no more trees than it needs. With all of them, the first and the last waves are fuller.
+    # The programme uses no more trees than it needs. With more of them, the first and the last waves are fuller.
     divisions.append(_Division(chains, np.ones(len(chains)) / len(chains)))
+    if len(of_levels.candidates) <= most_trees:
+        divisions.append(of_levels)
     return _as_shares(links, *min(divisions, key=seconds))
 
 
@@ -155,15 +158,19 @@ def _useful_candidates(links: TreeLinks, known: Iterable[_Candidate]) -> list[_C
     return list(found.values())
 
 
-def _of_levels(cluster: ClusterSpec, links: TreeLinks) -> Iterable[_Candidate]:
-    """Yield the trees of `levels` over nodes."""
+def _of_levels(cluster: ClusterSpec, links: TreeLinks) -> _Division:
+    """Return the trees of `levels` over nodes, and their shares."""
     node_of = {rank: node for node, group in enumerate(links.ranks) for rank in group}
-    for share in levels(cluster).shares:
+    shares = levels(cluster).shares
+    candidates = []
+    for share in shares:
         parents = np.full(links.num_nodes, ABSENT)
         for rank, parent in enumerate(share.up):
             if parent == rank or node_of[parent] != node_of[rank]:
                 parents[node_of[rank]] = node_of[parent]
-        yield _candidate(links, parents, parents)
+        candidates.append(_candidate(links, parents, parents))
+    weights = np.array([float(share.weight) for share in shares])
+    return _Division(candidates, weights / weights.sum())
 
 
 def _chains(links: TreeLinks) -> Iterable[_Candidate]:
