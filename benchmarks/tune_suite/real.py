@@ -22,6 +22,7 @@ from autosync.plan.bound import bound
 from autosync.plan.bound_terms import rates_of
 from autosync.search.measurement_effort import EFFORTS
 from autosync.search.prior import prior_path
+from autosync.search.progress import SilentListener
 from autosync.search.study_folder import StudyFolder, read_settings
 from autosync.search.tune import tune
 from autosync.specs.cluster_file import load_cluster
@@ -151,14 +152,11 @@ def _refuse_others(folder: StudyFolder, settings: Mapping[str, Any]) -> None:
         raise InputError(f"{folder.path} was tuned with another {' and '.join(other)}", rule=rule, hint="--folder")
 
 
-class _Lines:
+class _Lines(SilentListener):
     """Progress on stderr, without the temporary lines."""
 
     def note(self, text: str) -> None:
         tell(text)
-
-    def now(self, text: str) -> None:
-        pass
 
 
 def _judged(searched: Mapping[str, Any], picked: Mapping[str, Any]) -> dict[str, Any]:
