@@ -117,6 +117,8 @@ class Proposals:
             elif source == "neighbour":
                 near = space.mutate(good[0], rng)
                 yield near if rng.random() < 0.5 else space.mutate(near, rng)
+            elif source == "divided" and space.stages is not None:
+                yield space.stages.sample(rng) or space.sample(rng)
             else:
                 yield space.sample(rng)
 

@@ -7,26 +7,22 @@ with trials, and one without (`--trials 0`), whose result is compared with that 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from autosync import __version__
-from autosync.datasets.studies import STUDIES_FOLDER, read_study
-from autosync.errors import AutosyncError, InputError
+from autosync.datasets.studies import read_study
+from autosync.errors import AutosyncError
 from autosync.plan.bound import bound
 from autosync.plan.bound_terms import rates_of
 from autosync.search.measurement_effort import EFFORTS
 from autosync.search.prior import prior_path
-from autosync.search.progress import SilentListener
-from autosync.search.study_folder import StudyFolder, read_settings
-from autosync.search.tune import tune
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model_file import load_model
+from benchmarks.kept_studies import kept_study
 from benchmarks.shared import tell
 
 GPT = f"{Path(__file__).parent / 'gpt.yaml'}@x10"
@@ -112,7 +108,7 @@ def _name(target: tuple[str, str]) -> str:
 def _tuned(
     model: str, cluster: str, options: argparse.Namespace, prior: str | None, *, num_trials: int
 ) -> Mapping[str, Any]:
-    """Return the summary of a study with its folder. A finished study is not repeated, and must have these settings."""
+    """Return the summary of a study, with its folder."""
     settings: dict[str, Any] = {
         "effort": EFFORTS[options.effort],
         "simulator": options.simulator,
@@ -120,43 +116,14 @@ def _tuned(
         "seed": options.seed,
     }
     name = f"{Path(model).name}-{cluster}-{num_trials}".replace("@", "-")
-    folder = Path(STUDIES_FOLDER) / name
-    if (folder / "study.json").is_file():
-        _refuse_others(StudyFolder(folder), settings)
-    if not (folder / "summary.json").is_file():
-        began = time.monotonic()
-        if (folder / "study.json").is_file():
-            tune(resume=name, budget_seconds=options.budget_seconds, progress=_Lines())
-        else:
-            tune(
-                model=model,
-                cluster=cluster,
-                num_trials=num_trials,
-                budget_seconds=options.budget_seconds,
-                study=name,
-                **settings,
-                progress=_Lines(),
-            )
-        tell(f"{name}: {time.monotonic() - began:.0f} s")
-    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    return {**summary, "folder": str(folder)}
-
-
-def _refuse_others(folder: StudyFolder, settings: Mapping[str, Any]) -> None:
-    """Refuse a study that another version or other options have tuned."""
-    begun = read_settings(folder)
-    asked = {key: value for key, value in settings.items() if value is not None}
-    other = [key for key, value in asked.items() if getattr(begun, key) != value]
-    if other:
-        rule = "what is in the folder was tuned as is asked for now"
-        raise InputError(f"{folder.path} was tuned with another {' and '.join(other)}", rule=rule, hint="--folder")
-
-
-class _Lines(SilentListener):
-    """Progress on stderr, without the temporary lines."""
-
-    def note(self, text: str) -> None:
-        tell(text)
+    return kept_study(
+        name,
+        model=model,
+        cluster=cluster,
+        num_trials=num_trials,
+        budget_seconds=options.budget_seconds,
+        **settings,
+    )
 
 
 def _judged(searched: Mapping[str, Any], picked: Mapping[str, Any]) -> dict[str, Any]:

@@ -82,3 +82,9 @@ def test_the_shipped_campaign_asks_for_enough() -> None:
     assert len(deep) >= 6
     assert {"4-hosts-one-slow", "2-hosts-2-ranks", "4-hosts-2-servers"} <= {one.cluster.name for one in deep}
     assert any(variable.sparse for one in deep for variable in one.model.variables)
+
+
+def test_every_shipped_campaign_can_be_read() -> None:
+    plans = sorted((ROOT / "configs" / "campaigns").iterdir())
+    names = [load_campaign(path)[0].name for path in plans]
+    assert names == [path.stem for path in plans]

@@ -52,6 +52,14 @@ def test_everything_is_measured_once_round_by_round(tmp_path: Path) -> None:
     assert {record.cluster_name for record in first_round} == {"2-hosts", "4-hosts"}
 
 
+def test_a_mix_of_divided_strategies_has_stages(tmp_path: Path) -> None:
+    combinations = (replace(combination("acoustic_mlp", "4-hosts", num_records=26), mix={"divided": 1}),)
+    assert collector(tmp_path, Services(), combinations=combinations).collect()
+    divided = [record for record in RecordStore(tmp_path).records() if record.origin == "divided"]
+    assert len(divided) >= 4
+    assert all(record.strategy is not None and record.strategy["stages"] for record in divided)
+
+
 def test_each_visit_begins_and_ends_with_the_reference_and_has_it_in_between(tmp_path: Path) -> None:
     collector(tmp_path, Services(), campaign=campaign(visit_trials=20, reference_every=5)).collect()
     of_one = [record for record in RecordStore(tmp_path).records() if record.cluster_name == "2-hosts"]

@@ -1,0 +1,67 @@
+"""Studies that a benchmark keeps in its working folder: a finished one is read, and an interrupted one continues."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autosync.datasets.studies import STUDIES_FOLDER
+from autosync.errors import InputError
+from autosync.search.operands import ClusterOperand, ModelOperand
+from autosync.search.progress import SilentListener
+from autosync.search.study_folder import StudyFolder, read_settings
+from autosync.search.tune import tune
+from benchmarks.shared import tell
+
+
+def kept_study(
+    name: str,
+    *,
+    model: ModelOperand,
+    cluster: ClusterOperand,
+    num_trials: int,
+    budget_seconds: float | None = None,
+    **settings: Any,
+) -> Mapping[str, Any]:
+    """Return the summary of a study of this name with its folder, which must have been tuned with these settings."""
+    folder = Path(STUDIES_FOLDER) / name
+    is_begun = (folder / "study.json").is_file()
+    if is_begun:
+        _refuse_others(StudyFolder(folder), {**settings, "num_trials": num_trials})
+    if not (folder / "summary.json").is_file():
+        began = time.monotonic()
+        if is_begun:
+            tune(resume=name, budget_seconds=budget_seconds, progress=_Lines())
+        else:
+            tune(
+                model=model,
+                cluster=cluster,
+                num_trials=num_trials,
+                budget_seconds=budget_seconds,
+                study=name,
+                **settings,
+                progress=_Lines(),
+            )
+        tell(f"{name}: {time.monotonic() - began:.0f} s")
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    return {**summary, "folder": str(folder)}
+
+
+def _refuse_others(folder: StudyFolder, settings: Mapping[str, Any]) -> None:
+    """Refuse a study that was tuned with other options."""
+    begun = read_settings(folder)
+    asked = {key: value for key, value in settings.items() if value is not None}
+    other = [key for key, value in asked.items() if getattr(begun, key) != value]
+    if other:
+        rule = "what is in the folder was tuned as is asked for now"
+        raise InputError(f"{folder.path} was tuned with another {' and '.join(other)}", rule=rule, hint="--folder")
+
+
+class _Lines(SilentListener):
+    """Progress on stderr, without the temporary lines."""
+
+    def note(self, text: str) -> None:
+        tell(text)

@@ -1,0 +1,140 @@
+"""Tunes targets with and without strategies that divide the model, and measures both winners in turn.
+
+python benchmarks/pipelines/against_undivided.py slow --folder divided > slow.json
+python benchmarks/pipelines/against_undivided.py fast --folder divided > fast.json
+
+Both searches have the same model, cluster and number of trials; one sees a profile without cuts. A study or comparison
+that is in the folder already is not repeated. README.md says what must hold.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autosync import jsonio
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster_file import load_cluster
+from autosync.specs.model import ModelSpec
+from autosync.specs.model_file import load_model
+from autosync.strategy.bundle import load_bundle
+from autosync.trials.compare import compare
+from autosync.trials.contestant import Contestant
+from autosync.trials.service import TrialService
+
+sys.path.append(str(Path(__file__).parents[2]))
+from benchmarks.clusters import emulated
+from benchmarks.kept_studies import kept_study
+from benchmarks.shared import parser_of, report, run, tell
+
+GPT = str(Path(__file__).parent / "gpt.yaml")
+SLOW = (
+    (GPT, "5-hosts-2-racks"),
+    ("bert_tiny@x4", "4-hosts"),
+    ("vit_mini@x2", "6-hosts-2-speeds"),
+    ("resnet18", "4-hosts"),
+    ("lstm_ptb@x4", "4-hosts-2-racks"),
+    ("acoustic_mlp@x50", "4-hosts-one-slow"),
+)
+FAST_LINKS = tuple(replace(emulated(*[4000] * count), name=f"{count}-hosts-with-fast-links") for count in (2, 4))
+FAST = tuple(
+    (model, cluster)
+    for cluster in FAST_LINKS
+    for model in ("bert_tiny@x8", "gpt_mini@x4", "resnet18@x4", "acoustic_mlp@x200", "vit_mini@x4")
+)
+LEAST_SPEEDUP, CLEAR_SPEEDUP, LEAST_CLEAR = 1.3, 1.5, 3
+"""On slow links: in the geometric mean, and what at least three of the targets reach."""
+WITHOUT_CUTS = "this benchmark took the cuts away"
+
+
+def main() -> int:
+    parser = parser_of(__doc__)
+    parser.add_argument("targets", choices=("slow", "fast"), help="the targets by their links")
+    parser.add_argument("--folder", type=Path, required=True, help="where studies and results are kept")
+    parser.add_argument("--only", nargs="*", default=(), metavar="MODEL/CLUSTER", help="some of the targets")
+    parser.add_argument("--trials", type=int, default=25, help="of each search")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(options.folder)
+    found = {}
+    for model, cluster in targets_of(options.targets):
+        name = f"{Path(model).name.removesuffix('.yaml')}/{cluster.name}"
+        if not options.only or name in options.only:
+            found[name] = kept(name, model, cluster, num_trials=options.trials, seed=options.seed)
+            tell(f"{name}: {found[name]['in_words']}")
+    summary = of_slow(found) if options.targets == "slow" else of_fast(found)
+    settings = {"trials": options.trials, "seed": options.seed}
+    return report({"settings": settings, **summary, "targets": found}, holds=all(summary["holds"].values()))
+
+
+def targets_of(links: str) -> Sequence[tuple[str, ClusterSpec]]:
+    """Return models and clusters, by the speed of their links."""
+    return FAST if links == "fast" else [(model, load_cluster(cluster)) for model, cluster in SLOW]
+
+
+def kept(name: str, model: str, cluster: ClusterSpec, *, num_trials: int, seed: int) -> dict[str, Any]:
+    """Return the result of a target from the folder, or measure it and keep it there."""
+    path = Path(f"{name.replace('/', '-').replace('@', '-')}-{num_trials}-{seed}.json")
+    if not path.is_file():
+        jsonio.write_json(path, measured(path.stem, load_model(model), cluster, num_trials=num_trials, seed=seed))
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return result
+
+
+def measured(name: str, model: ModelSpec, cluster: ClusterSpec, *, num_trials: int, seed: int) -> dict[str, Any]:
+    """Tune a model with its cuts and without, and measure both winners in turn."""
+    options: dict[str, Any] = {"cluster": cluster, "num_trials": num_trials, "seed": seed}
+    undivided = kept_study(f"{name}-without-stages", model=without_cuts(model), **options)
+    divided = kept_study(f"{name}-with-stages", model=model, **options)
+    bundles = {"without stages": undivided["folder"], "with stages": divided["folder"]}
+    contestants = [Contestant(name=way, bundle=Path(folder, "best.yaml")) for way, folder in bundles.items()]
+    with TrialService(target=model.name, model=model, cluster=cluster, folder=Path("ranks"), seed=seed) as service:
+        comparison = compare(service, contestants)
+    (ratio,) = comparison.ratios
+    return {
+        "seconds": {way: one.median_seconds for way, one in comparison.measurements.items()},
+        "over_without_stages": dataclasses.asdict(ratio.speedup),
+        "is_slower": ratio.verdict == "slower",
+        "is_divided": bool(load_bundle(Path(divided["folder"], "best.yaml")).strategy.stages),
+        "in_words": str(ratio),
+        "stages": divided["winner"]["stages"],
+        "over_stock_ddp": divided["winner"]["speedup_over_stock_ddp"],
+        "without_stages_over_stock_ddp": undivided["winner"]["speedup_over_stock_ddp"],
+        "wall_seconds": {"with stages": divided["wall_seconds"], "without stages": undivided["wall_seconds"]},
+    }
+
+
+def without_cuts(model: ModelSpec) -> ModelSpec:
+    """Return the spec of a model that no strategy can divide."""
+    return replace(model, timeline=replace(model.timeline, cuts=(), uncut=WITHOUT_CUTS))
+
+
+def of_slow(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the figures over targets with slow links, and what holds of them."""
+    gains = [one["over_without_stages"]["value"] for one in found.values()]
+    mean, num_clear = statistics.geometric_mean(gains), sum(gain >= CLEAR_SPEEDUP for gain in gains)
+    holds = {
+        "mean_speedup": mean >= LEAST_SPEEDUP,
+        "clear_speedups": num_clear >= LEAST_CLEAR,
+        "none_slower": not any(one["is_slower"] for one in found.values()),
+    }
+    return {"mean_speedup": mean, "num_clear": num_clear, "holds": holds}
+
+
+def of_fast(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return how often stages were chosen where links are fast, and whether they were slower."""
+    divided = [name for name, one in found.items() if one["is_divided"]]
+    slower = [name for name in divided if found[name]["is_slower"]]
+    return {"divided": divided, "divided_and_slower": slower, "holds": {"none_slower": not slower}}
+
+
+if __name__ == "__main__":
+    run(main)
