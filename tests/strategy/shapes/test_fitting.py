@@ -43,10 +43,10 @@ def test_the_bound_is_near(name: str) -> None:
 
 @pytest.mark.parametrize("name", UNLIKE)
 def test_levels_are_not_faster(name: str) -> None:
-    """Whole numbers as weights may cost a percent, and fewer trees another."""
+    """Whole numbers as weights may cost a percent."""
     found = UNLIKE[name]
     fitted = TreeShape(shares=fitted_shares(found, num_bytes=NUM_ELEMENTS * ITEM_BYTES, message_seconds=0.0))
-    assert tree_seconds(found, fitted) <= 1.02 * tree_seconds(found, levels(found))
+    assert tree_seconds(found, fitted) <= 1.01 * tree_seconds(found, levels(found))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -67,7 +67,10 @@ def test_random_rates(seed: int) -> None:
 
 
 def test_many_unlike_hosts_need_few_programmes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """64 hosts in eight racks with rates of their own: the largest linear programmes take a tenth of a second."""
+    """64 hosts in eight racks with rates of their own: the largest linear programmes take a tenth of a second.
+
+    One programme for each round of new candidates, and one for each number of trees that is tried.
+    """
     rng, solved = random.Random(1), []
     linprog = scipy.optimize.linprog
     monkeypatch.setattr(scipy.optimize, "linprog", lambda **given: solved.append(1) or linprog(**given))
