@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from autosync.plan.types import Algorithm, Collective, NamedAlgorithm
-from autosync.strategy.shapes.trees import ABSENT, OVER_TREES, TreeShape, TreeShare, depths, heights
+from autosync.strategy.shapes.trees import OVER_TREES, TreeShape, TreeShare, edges_down, edges_up, heights
 
 
 class Move(NamedTuple):
@@ -89,18 +89,13 @@ def _over_trees(shape: TreeShape, collective: Collective, n: int) -> tuple[Move,
 
 
 def _of_share(share: TreeShare, collective: Collective, first: int, last: int) -> Iterator[Move]:
-    """Yield the moves of one share: each rank sends its sum when all ranks below it have sent theirs."""
+    """Yield the moves of one share."""
     begin = 0
     if collective != "all_gather":
-        rounds = heights(share.up)
-        begin = rounds[share.root]
-        for rank, parent in enumerate(share.up):
-            if parent not in (rank, ABSENT):
-                yield Move(rounds[rank], rank, parent, first, last, adds=True)
+        begin = heights(share.up)[share.root]
+        yield from (Move(*edge, first, last, adds=True) for edge in edges_up(share.up))
     if collective != "reduce_scatter":
-        for rank, (parent, depth) in enumerate(zip(share.distribution, depths(share.distribution), strict=True)):
-            if parent not in (rank, ABSENT):
-                yield Move(begin + depth - 1, parent, rank, first, last, adds=False)
+        yield from (Move(*edge, first, last, adds=False) for edge in edges_down(share.distribution, begin=begin))
 
 
 def _then(first: Iterator[Move], second: Iterator[Move], *, every_chunk: int = 0) -> list[Move]:

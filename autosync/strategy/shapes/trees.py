@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from autosync.documents import STRICT
 
@@ -190,6 +191,29 @@ def heights(parents: Parents) -> list[int]:
         if parents[rank] not in (rank, ABSENT):
             found[parents[rank]] = max(found[parents[rank]], found[rank] + 1)
     return found
+
+
+class TreeEdge(NamedTuple):
+    """In `round`, a rank sends a share's sum or result to another."""
+
+    round: int
+    source: int
+    destination: int
+
+
+def edges_up(up: Parents) -> Iterator[TreeEdge]:
+    """Yield the edges of a reduction tree: each rank sends its sum when all ranks below it have sent theirs."""
+    rounds = heights(up)
+    for rank, parent in enumerate(up):
+        if parent not in (rank, ABSENT):
+            yield TreeEdge(rounds[rank], rank, parent)
+
+
+def edges_down(down: Parents, *, begin: int) -> Iterator[TreeEdge]:
+    """Yield the edges of a distribution tree, whose root has the result from round `begin` on."""
+    for rank, (parent, depth) in enumerate(zip(down, depths(down), strict=True)):
+        if parent not in (rank, ABSENT):
+            yield TreeEdge(begin + depth - 1, parent, rank)
 
 
 def _check_tree(name: str, parents: Parents) -> None:

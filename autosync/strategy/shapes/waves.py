@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from autosync.strategy.shapes.links import Floats, Integers, TreeLinks
-from autosync.strategy.shapes.trees import ABSENT, Parents, depths, heights
+from autosync.strategy.shapes.trees import Parents, edges_down, edges_up, heights
 
 PIECE_BYTES = 2**18
 """The greatest length of a piece; `runtime.wire.transfer_pieces` cuts the pieces."""
@@ -67,12 +67,5 @@ def _waves(rounds: Floats, num_pieces: int) -> float:
 @functools.lru_cache(maxsize=1024)
 def _edges(up: Parents, down: Parents) -> Integers:
     """Return the edges of a share's trees as columns; the rows are the round, the source and the destination."""
-    begin = heights(up)
     root = next(node for node, parent in enumerate(up) if parent == node)
-    found = [(begin[node], node, parent) for node, parent in enumerate(up) if parent not in (node, ABSENT)]
-    found += [
-        (begin[root] + depth - 1, parent, node)
-        for node, (parent, depth) in enumerate(zip(down, depths(down), strict=True))
-        if parent not in (node, ABSENT)
-    ]
-    return np.array(found).T
+    return np.array([*edges_up(up), *edges_down(down, begin=heights(up)[root])]).T
