@@ -92,7 +92,7 @@ class Bench:
             timeline = TimelineSimulator(self.model, self.cluster)
             scenes = [timeline.scene(strategy) for strategy in strategies]
             found["timeline"] = lambda: timeline.predict(strategies)
-            found["timeline_simulation"] = lambda: [play(scene) for scene in scenes]
+            found["timeline_simulation"] = lambda: [play(scene, stops_at_rest=True) for scene in scenes]
         return found
 
 

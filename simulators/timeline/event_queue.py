@@ -1,6 +1,20 @@
-"""The upcoming events of the timeline: a heap by time, and a queue of events for the current moment. Compiled."""
+"""The upcoming events of the timeline: a heap by time, and a queue of events for the current moment. Compiled.
+
+The kinds of events, by what they happen to:
+
+- a part: its thread has `BEGUN` it, or has `TAKEN` and added up a message; it `GOES_ON` to request and post; it `LOOKS`
+  for its next message, or whether it is done; it `ENDS`.
+- a lane: it `ADVANCES` to its next transfer, if that may begin.
+- a channel: it `SENDS` a message that is posted and requested; a request `LEAVES` for its sender. If ranks share
+  processors, a message or a request that came (`MESSAGE_CAME`, `REQUEST_CAME`) must be read; else it is known
+  beforehand when it will have been.
+- a link (`LINK`): it has served the next message to its end.
+- a rank: it has `COMPUTED` a step of its program; its local thread `WORKS` on what is next, or has `WORKED`.
+"""
 
 from __future__ import annotations
+
+import numpy as np
 
 from autosync.simulators.jit import borrows_inner
 from autosync.simulators.timeline.scene import Heap
@@ -9,8 +23,6 @@ from autosync.simulators.timeline.scene import Heap
     BEGUN,
     TAKEN,
     LINK,
-    ASKED,
-    ARRIVED,
     COMPUTED,
     WORKED,
     REQUEST_CAME,
@@ -22,7 +34,7 @@ from autosync.simulators.timeline.scene import Heap
     SENDS,
     ENDS,
     LEAVES,
-) = range(16)
+) = range(14)
 NUM_KINDS = 16
 """The number of kinds of events; an event is of a part, a link, a channel or a rank."""
 
@@ -40,6 +52,11 @@ def push(heap: Heap, time: float, value: int) -> None:
         return
     place = counts[0]
     counts[0] += 1
+    if place == counts[3]:
+        # The entries behind the last one are endless, so `pop` can read four children of any entry that has one.
+        for beyond in range(place + 1, place + 4):
+            entries[beyond].time = np.inf
+        counts[3] += 1
     while place > 0:
         above = (place - 1) >> 2
         if entries[above].time <= time:
@@ -67,18 +84,25 @@ def pop(heap: Heap) -> int:
     counts[0] -= 1
     count, place = counts[0], 0
     time, value = entries[count].time, entries[count].what
+    entries[count].time = np.inf
     while True:
         # Each entry has four children: they are adjacent in memory, and the heap has half as many levels.
         below = 4 * place + 1
         if below >= count:
             break
-        earliest = entries[below].time
-        for other in range(below + 1, min(below + 4, count)):
-            if entries[other].time < earliest:
-                below, earliest = other, entries[other].time
+        earliest, second = entries[below].time, entries[below + 1].time
+        third, fourth = entries[below + 2].time, entries[below + 3].time
+        chosen = below
+        if second < earliest:
+            chosen, earliest = below + 1, second
+        if third < earliest:
+            chosen, earliest = below + 2, third
+        if fourth < earliest:
+            chosen, earliest = below + 3, fourth
         if earliest >= time:
             break
-        entries[place].time, entries[place].what = earliest, entries[below].what
-        place = below
-    entries[place].time, entries[place].what = time, value
+        entries[place].time, entries[place].what = earliest, entries[chosen].what
+        place = chosen
+    if count > 0:
+        entries[place].time, entries[place].what = time, value
     return int(found)

@@ -7,6 +7,10 @@ A transfer takes its messages in order. It requests them a window ahead, and a s
 ranks have one connection, in which messages and requests wait in order. A link's connections share it evenly. If bytes
 come faster than the receiver's link passes them on, they wait in its queue. Requests wait there too, so they are late
 if the way back is busy.
+
+`scene` has the tables of the input and of the state, `event_queue` the kinds of events. Most of what happens to a
+message is known before it happens, such as when it will have arrived. It is then written down with the message, and an
+event comes only where a part waits.
 """
 
 from __future__ import annotations
@@ -17,8 +21,6 @@ from autosync.simulators.jit import borrows_elements, inlined
 from autosync.simulators.shared.arrays import Floats
 from autosync.simulators.timeline.event_queue import (
     ADVANCES,
-    ARRIVED,
-    ASKED,
     BEGUN,
     COMPUTED,
     GOES_ON,
@@ -41,7 +43,7 @@ from autosync.simulators.timeline.processors import work
 from autosync.simulators.timeline.scene import GRADIENTS_FIRST, Played, PlayState, Scene
 from autosync.simulators.timeline.steady_state import num_iterations, within_reach
 from autosync.simulators.timeline.training_program import COMPUTE, EVENT, STEP_ENDS, WAIT, WORK
-from autosync.simulators.timeline.wire import burn, request_leaves, serve
+from autosync.simulators.timeline.wire import burn, is_heard, is_wanted, link_is_due, request_leaves
 
 _STEADY = 3e-3
 _MIN_STEADY_STEPS = 2
@@ -49,22 +51,26 @@ _MIN_STEADY_STEPS = 2
 _SLICE_SECONDS = 1.4e-3
 
 
-def play(scene: Scene, count: int | None = None, *, all_of_them: bool = False) -> Played:
-    """Simulate `count` iterations from rest (enough of them by default), or fewer if steps become steady."""
+def play(scene: Scene, count: int | None = None, *, all_of_them: bool = False, stops_at_rest: bool = False) -> Played:
+    """Simulate `count` iterations from rest (enough of them by default), or fewer if steps become steady.
+
+    With `stops_at_rest`, one step is enough if nothing is under way at its end, because the next one is like it.
+    """
     every, lag = within_reach(scene.every, scene.follower_lag)
     scene = scene._replace(every=every, follower_lag=lag)
     wanted = count or num_iterations(every, lag)
     state, step_ends = initial_state(scene, wanted), np.full(wanted, np.nan)
-    num_steps = _play(scene, state, step_ends, all_of_them)
+    fewest = wanted if all_of_them else 1 if stops_at_rest else _MIN_STEADY_STEPS
+    num_steps = _play(scene, state, step_ends, fewest)
     return Played(step_ends[:num_steps], state.begun, state.ended, state.passed)
 
 
 @borrows_elements
-def _play(scene: Scene, state: PlayState, step_ends: Floats, all_of_them: bool) -> int:  # noqa: FBT001 - numba has no keyword-only ones
-    """Simulate until the end or until steps are steady; return the number of steps."""
+def _play(scene: Scene, state: PlayState, step_ends: Floats, fewest: int) -> int:
+    """Simulate until the end or, after the fewest steps, until these are steady; return the number of steps."""
     num_iterations, num_steps = len(step_ends), 0
     # Steps are not steady if some work is not done in each of them. With long lags, steadiness cannot be seen so early.
-    can_be_steady = not all_of_them
+    can_be_steady = fewest < num_iterations
     for every in scene.every:
         can_be_steady &= every == 1
     for lag in scene.follower_lag:
@@ -81,9 +87,12 @@ def _play(scene: Scene, state: PlayState, step_ends: Floats, all_of_them: bool) 
         _happen(scene, state, value)
         if value % NUM_KINDS != COMPUTED:
             continue
+        before = num_steps
         while num_steps < num_iterations and _end_step(scene, state, num_steps, step_ends):
             num_steps += 1
         if num_steps == num_iterations or (can_be_steady and _is_steady(step_ends, num_steps)):
+            break
+        if fewest == 1 and before == 0 and num_steps == 1 and can_be_steady and _is_at_rest(scene, state, step_ends):
             break
     return num_steps
 
@@ -98,6 +107,18 @@ def _end_step(scene: Scene, state: PlayState, step: int, step_ends: Floats) -> b
             latest = max(latest, state.step_ends[step, rank])
     step_ends[step] = latest
     return True
+
+
+@inlined
+def _is_at_rest(scene: Scene, state: PlayState, step_ends: Floats) -> bool:
+    """Return whether all work of the first step is done at its end, at which all ranks are almost at the same time."""
+    for rank in range(len(scene.trains)):
+        if scene.trains[rank] and state.step_ends[0, rank] < (1 - _STEADY) * step_ends[0]:
+            return False
+    num_ended = 0
+    for part in range(len(scene.parts)):
+        num_ended += not np.isnan(state.ended[0, part])
+    return num_ended == len(scene.parts)
 
 
 @inlined
@@ -122,29 +143,23 @@ def _happen(scene: Scene, state: PlayState, value: int) -> None:  # noqa: C901, 
             row = scene.parts[what].first_take + what + state.parts[what].step
             state.parts[what].post = scene.first_post[row]
         go(scene, state, what)
-    elif kind in (LOOKS, ARRIVED):
-        part = what
-        if kind == ARRIVED:
-            state.channels[what].arrived += 1
-            part = scene.channels[what].destination
-        look(scene, state, part)
-    elif kind in (SENDS, ASKED):
-        state.channels[what].credit += kind == ASKED
+    elif kind == LOOKS:
+        look(scene, state, what)
+    elif kind == SENDS:
         send(scene, state, what)
     elif kind == LEAVES:
         request_leaves(scene, state, what)
     elif kind == LINK:
-        if state.links[what].due == state.heap.now[0]:
-            serve(scene, state, what)
+        link_is_due(scene, state, what)
     elif kind in (REQUEST_CAME, MESSAGE_CAME):
         native, times = scene.channels[what].is_native, scene.times
         if kind == REQUEST_CAME:
             until = work(state.heap, state.ranks, state.processor_free, -1, times.asked[native], 0.0)
-            push(state.heap, until, what * NUM_KINDS + ASKED)
+            is_wanted(scene, state, what, until)
         else:
             until = work(state.heap, state.ranks, state.processor_free, -1, times.arrived[native], 0.0)
-            push(state.heap, until, what * NUM_KINDS + ARRIVED)
             burn(scene, state, what, state.channels[what].arrived)
+            is_heard(scene, state, what, until)
     elif kind == COMPUTED:
         state.ranks[what].until = np.inf
         _train(scene, state, what)

@@ -12,7 +12,7 @@ from autosync.simulators.timeline.initial_state import is_due
 from autosync.simulators.timeline.processors import work
 from autosync.simulators.timeline.scene import GRADIENTS_FIRST, READS_FIRST, UNRULED, PlayState, Scene
 from autosync.simulators.timeline.transfer_sizes import NUM_FAVOURED
-from autosync.simulators.timeline.wire import burn, join, passes, stand
+from autosync.simulators.timeline.wire import burn, count_sent, join, passes, request_leaves, stand
 
 # How often a read that gives way looks whether it may go on.
 _LOOK_SECONDS = 2e-3
@@ -21,25 +21,25 @@ _LOOK_SECONDS = 2e-3
 @inlined
 def advance(scene: Scene, state: PlayState, queue: int) -> None:
     """Begin the next transfers of a lane, as far as they can begin."""
-    begin, end = scene.first_queued[queue], scene.first_queued[queue + 1]
-    while (
-        begin < end
-        and state.lanes[queue].num_under_way < scene.lane_width
-        and state.lanes[queue].iteration < state.num_iterations
-    ):
-        if state.lanes[queue].head == end:
-            state.lanes[queue].head = begin
-            state.lanes[queue].iteration += 1
+    ours, begin, end = state.lanes[queue], scene.first_queued[queue], scene.first_queued[queue + 1]
+    while begin < end and ours.num_under_way < scene.lane_width and ours.iteration < state.num_iterations:
+        if ours.head == end:
+            ours.head = ours.coming = begin
+            ours.iteration += 1
             continue
-        iteration, part = state.lanes[queue].iteration, scene.queued[state.lanes[queue].head]
+        iteration, part = ours.iteration, scene.queued[ours.head]
         operation = scene.parts[part].operation
-        if not is_due(scene, iteration, operation):
-            state.lanes[queue].head += 1
-            continue
-        if state.unmet[iteration, part] > 0:
+        is_next = is_due(scene, iteration, operation)
+        if is_next and state.unmet[iteration, part] > 0:
             return
-        state.lanes[queue].head += 1
-        state.lanes[queue].num_under_way += 1
+        if ours.coming == ours.head:
+            ours.coming += 1
+        elif is_next:
+            ours.num_asked -= scene.parts[part].num_takes
+        ours.head += 1
+        if not is_next:
+            continue
+        ours.num_under_way += 1
         state.begun[iteration, part] = state.heap.now[0]
         state.parts[part].iteration = iteration
         facts = scene.parts[part]
@@ -62,7 +62,7 @@ def begin(scene: Scene, state: PlayState, part: int) -> None:
 
 @inlined
 def go(scene: Scene, state: PlayState, part: int) -> None:
-    """Request and post messages one by one, also requests for the lane's next part; then check for the next message."""
+    """Request and post messages one by one, also requests for the lane's next part; then wait for the next message."""
     ours, rank = state.parts[part], scene.parts[part].rank
     row = scene.parts[part].first_take + part + ours.step
     takes_turns = scene.parts[part].breadth == 0
@@ -76,8 +76,7 @@ def go(scene: Scene, state: PlayState, part: int) -> None:
         elif num_posts > 0:
             channel = scene.post_channel[ours.post]
             ours.post += 1
-            state.channels[channel].posted += 1
-            push(state.heap, state.heap.now[0], channel * NUM_KINDS + SENDS)
+            _post(scene, state, channel)
             native = scene.channels[channel].is_native
             seconds = scene.times.post[native]
         else:
@@ -95,7 +94,20 @@ def go(scene: Scene, state: PlayState, part: int) -> None:
             push(state.heap, state.heap.now[0], part * NUM_KINDS + GOES_ON)
             return
     ours.is_busy = False
-    push(state.heap, state.heap.now[0], part * NUM_KINDS + LOOKS)
+    _wait(scene, state, part)
+
+
+@inlined
+def _wait(scene: Scene, state: PlayState, part: int) -> None:
+    """Let a part look at its next message when it has come, or at its end, if it is known when."""
+    facts, ours = scene.parts[part], state.parts[part]
+    if ours.step < facts.num_takes:
+        take = scene.takes[facts.first_take + ours.step]
+        channel = scene.channels[take.channel]
+        if state.channels[take.channel].arrived > ours.runs * channel.num_messages + take.ordinal:
+            push(state.heap, state.messages[channel.first_message + take.ordinal].heard, part * NUM_KINDS + LOOKS)
+    elif ours.num_sent >= facts.num_posts:
+        push(state.heap, state.heap.now[0], part * NUM_KINDS + LOOKS)
 
 
 @inlined
@@ -114,16 +126,18 @@ def _coming(scene: Scene, state: PlayState, part: int) -> int:
     if facts.waits_its_turn or ours.asked < facts.num_takes:
         return -1
     queue, num_asked = facts.rank * scene.num_lanes + scene.lane[facts.operation], ours.asked - ours.step
-    for place in range(state.lanes[queue].head, scene.first_queued[queue + 1]):
-        other = scene.queued[place]
-        if not is_due(scene, ours.iteration, scene.parts[other].operation):
-            continue
-        if scene.parts[other].waits_its_turn or state.unmet[ours.iteration, other] > 0:
-            return -1
-        asked, num_takes = state.parts[other].asked, scene.parts[other].num_takes
-        if asked < num_takes:
-            return int(other) if asked + num_asked < _width(scene, state, other) else -1
-        num_asked += asked
+    lane = state.lanes[queue]
+    while lane.coming < scene.first_queued[queue + 1]:
+        other = scene.queued[lane.coming]
+        if is_due(scene, ours.iteration, scene.parts[other].operation):
+            if scene.parts[other].waits_its_turn or state.unmet[ours.iteration, other] > 0:
+                return -1
+            asked = state.parts[other].asked
+            if asked < scene.parts[other].num_takes:
+                is_near = asked + num_asked + lane.num_asked < _width(scene, state, other)
+                return int(other) if is_near else -1
+            lane.num_asked += asked
+        lane.coming += 1
     return -1
 
 
@@ -186,44 +200,57 @@ def _ask(scene: Scene, state: PlayState, part: int) -> int:
     channel = scene.takes[scene.parts[part].first_take + state.parts[part].asked].channel
     state.parts[part].asked += 1
     back = scene.channels[channel].back
-    if state.lines[back].first < 0:
-        push(state.heap, passes(scene, state, back), channel * NUM_KINDS + LEAVES)
-    else:
+    if state.lines[back].first >= 0:
         stand(state, back, channel, 0.0)
+    else:
+        leaves = passes(scene, state, back)
+        if leaves > state.heap.now[0]:
+            push(state.heap, leaves, channel * NUM_KINDS + LEAVES)
+        else:
+            request_leaves(scene, state, channel)
     return int(scene.channels[channel].is_native)
 
 
 @inlined
+def _post(scene: Scene, state: PlayState, channel: int) -> None:
+    """Post one more message: it is sent when it is also requested."""
+    facts, ours = scene.channels[channel], state.channels[channel]
+    message = state.messages[facts.first_message + ours.posted % facts.num_messages]
+    message.posted = state.heap.now[0]
+    ours.posted += 1
+    if ours.credit >= ours.posted:
+        push(state.heap, message.wanted, channel * NUM_KINDS + SENDS)
+
+
+@inlined
 def send(scene: Scene, state: PlayState, channel: int) -> None:
+    """Send the next message of a channel."""
     facts, ours = scene.channels[channel], state.channels[channel]
     line = facts.line
-    while ours.sent < min(ours.posted, ours.credit):
-        num_bytes = scene.message_bytes[facts.first_message + ours.sent % facts.num_messages]
-        ours.sent += 1
-        burn(scene, state, channel, ours.sent - 1)
-        is_ahead = state.lines[line].num_bytes + num_bytes <= scene.times.bytes_ahead
-        entry = stand(state, line, channel, num_bytes)
-        state.entries[entry].is_counted = not is_ahead
-        state.lines[line].num_bytes += num_bytes
-        if state.lines[line].first == entry:
-            join(scene, state, line, num_bytes)
-        if is_ahead:
-            source = state.parts[facts.source]
-            source.num_sent += 1
-            if source.num_sent == scene.parts[facts.source].num_posts:
-                push(state.heap, state.heap.now[0], facts.source * NUM_KINDS + LOOKS)
+    num_bytes = scene.message_bytes[facts.first_message + ours.sent % facts.num_messages]
+    ours.sent += 1
+    burn(scene, state, channel, ours.sent - 1)
+    is_ahead = state.lines[line].num_bytes + num_bytes <= scene.times.bytes_ahead
+    entry = stand(state, line, channel, num_bytes)
+    state.entries[entry].is_counted = not is_ahead
+    state.lines[line].num_bytes += num_bytes
+    if state.lines[line].first == entry:
+        join(scene, state, line, num_bytes)
+    if is_ahead:
+        count_sent(scene, state, facts.source)
 
 
 @inlined
 def look(scene: Scene, state: PlayState, part: int) -> None:
-    """Take the next message of a part if it has arrived, or finish the part if it is done."""
-    facts, ours = scene.parts[part], state.parts[part]
+    """Take the next message of a part if it has come, or finish the part if it is done."""
+    facts, ours, now = scene.parts[part], state.parts[part], state.heap.now[0]
     if not ours.is_open or ours.is_busy:
         return
     if ours.step < facts.num_takes:
         take = scene.takes[facts.first_take + ours.step]
         channel = scene.channels[take.channel]
-        if state.channels[take.channel].arrived > ours.runs * channel.num_messages + take.ordinal:
+        has_come = state.channels[take.channel].arrived > ours.runs * channel.num_messages + take.ordinal
+        if has_come and state.messages[channel.first_message + take.ordinal].heard <= now:
             ours.is_busy = True
             taken, added = scene.times.taken[channel.is_native], take.added_bytes / scene.times.rate_added
             rank = -1 if channel.is_native else facts.rank
@@ -231,7 +258,7 @@ def look(scene: Scene, state: PlayState, part: int) -> None:
             push(state.heap, until, part * NUM_KINDS + TAKEN)
         elif scene.right_of_way == GRADIENTS_FIRST and _window(scene, state, part) > ours.asked:
             ours.is_busy = True
-            push(state.heap, state.heap.now[0], part * NUM_KINDS + GOES_ON)
+            push(state.heap, now, part * NUM_KINDS + GOES_ON)
         return
     if ours.num_sent < facts.num_posts:
         return
@@ -239,6 +266,6 @@ def look(scene: Scene, state: PlayState, part: int) -> None:
     ours.asked = 0
     ours.runs += 1
     state.lanes[facts.rank * scene.num_lanes + scene.lane[facts.operation]].priority = -1
-    push(state.heap, state.heap.now[0], part * NUM_KINDS + ENDS)
+    push(state.heap, now, part * NUM_KINDS + ENDS)
     if scene.right_of_way == GRADIENTS_FIRST:
         let_reads_look(scene, state, facts.rank)

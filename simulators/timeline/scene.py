@@ -9,14 +9,23 @@ import numpy as np
 from autosync.simulators.shared.arrays import Flags, Floats, Integers, Records
 
 
-def _record(integers: str, floats: str = "", flags: str = "") -> np.dtype[Any]:
-    fields: list[tuple[str, type[np.generic]]] = [(name, np.int64) for name in integers.split()]
+def _record(integers: str, floats: str = "", flags: str = "", *, places: str = "") -> np.dtype[Any]:
+    """Return the type of a table's rows. `places` are positions and counts, which are never negative.
+
+    As numbers without a sign they are faster: for each index with a sign, compiled code counts from the end if it is
+    negative.
+    """
+    fields: list[tuple[str, type[np.generic]]] = [(name, np.uint32) for name in places.split()]
+    fields += [(name, np.int64) for name in integers.split()]
     fields += [(name, np.float64) for name in floats.split()]
     return np.dtype([*fields, *((name, np.bool_) for name in flags.split())])
 
 
 PART = _record(
-    "operation rank first_take num_takes num_posts breadth ahead num_first", "work seconds", "waits_its_turn"
+    "ahead",
+    "work seconds",
+    "waits_its_turn",
+    places="operation rank first_take num_takes num_posts breadth num_first",
 )
 """One rank's part of an operation: `work` of a processor, then `seconds` that pass without one.
 
@@ -25,26 +34,39 @@ from `breadth` members at a time and requests `ahead` more messages. `breadth` i
 request two segments at a time. Before the first `num_first` messages are taken, it requests no others. Unless it waits
 for its turn (`waits_its_turn`), its messages are requested while earlier transfers of the lane are under way."""
 
-TAKE = _record("channel ordinal", "added_bytes")
+TAKE = _record("", "added_bytes", places="channel ordinal")
 """The next message that a part takes: its channel, its position in the channel, and the bytes to add up."""
 
-CHANNEL = _record("source destination first_message num_messages line back is_native")
+CHANNEL = _record("", places="source destination first_message num_messages line back is_native")
 """The messages of a transfer from one part to another, over one connection (`line`). Their requests use another
 (`back`)."""
 
-LINE = _record("link queue rack_out rack_in inner_out inner_in")
+LINE = _record("queue rack_out rack_in inner_out inner_in", "", "has_more", places="link")
 """A connection: the link on which it begins and the queues that it goes through (-1: none).
 
-`inner_out` and `inner_in` are those of racks within pods, which have `rack_out` and `rack_in`. Where it leaves no
-outermost rack, the latter are what the ranks of its nodes share inside them.
+`queue` is the way into the receiving node, and `has_more` tells whether there are others. `inner_out` and `inner_in`
+are those of racks within pods, which have `rack_out` and `rack_in`. Where it leaves no outermost rack, the latter are
+what the ranks of its nodes share inside them.
 """
 
-PART_STATE = _record("iteration runs step asked post num_sent", "", "is_busy is_open")
-CHANNEL_STATE = _record("posted credit sent arrived")
+PART_STATE = _record("", "", "is_busy is_open", places="iteration runs step asked post num_sent")
+
+CHANNEL_STATE = _record("", places="posted credit sent arrived")
+"""How many messages were posted, requested, sent and received; some of these will be so at a time that is known."""
+
+MESSAGE_STATE = _record("", "posted wanted heard")
+"""When a message is posted, when its sender has read the request, and when its receiver has read the message."""
+
 LINE_STATE = _record("first last", "num_bytes target arrives")
-LINK_STATE = _record("num_active", "served since due")
+LINK_STATE = _record("num_active", "served since nearest due planned")
+"""`nearest` is the least target of its connections. `due` is when the link has served the next message to its end, and
+`planned`, no later, when its next event is."""
+
 QUEUE_STATE = _record("", "inflow backlog since")
-LANE_STATE = _record("head iteration num_under_way priority part")
+LANE_STATE = _record("head iteration num_under_way priority part coming num_asked")
+"""`head` is the place of the next transfer. Those from there until `coming` have requested all of their messages early,
+`num_asked` together."""
+
 RANK_STATE = _record("at iteration works_on num_ready", "until pace python_free left looks_at")
 DUE = _record("what", "time")
 ENTRY = _record("channel next", "num_bytes", "is_counted")
@@ -156,7 +178,7 @@ class Scene(NamedTuple):
 class Heap(NamedTuple):
     """The upcoming events by time, and those of the current moment (`soon`); see `event_queue`.
 
-    `counts`: the entries of the heap, where `soon` begins and ends, and how many entries were ever pushed.
+    `counts`: the entries of the heap, where `soon` begins and ends, and the most entries that the heap ever had.
     """
 
     now: Floats
@@ -178,6 +200,7 @@ class PlayState(NamedTuple):
     ready: Integers
     parts: Records
     channels: Records
+    messages: Records
     lines: Records
     links: Records
     queues: Records

@@ -265,6 +265,7 @@ def _enter_lines(inputs: SceneInputs, lines: Records) -> None:
                 one.inner_out = num_nodes + network.inner_rack[start]
             if network.inner_rack[end] >= 0:
                 one.inner_in = num_nodes + network.num_racks + network.inner_rack[end]
+        one.has_more = max(one.rack_out, one.rack_in, one.inner_out, one.inner_in) >= 0
 
 
 @borrows_inner

@@ -160,4 +160,4 @@ def steady_seconds(scene: Scene, played: Played) -> float:
 
 
 def _seconds(scene: Scene) -> float:
-    return steady_seconds(scene, play(scene))
+    return steady_seconds(scene, play(scene, stops_at_rest=True))

@@ -25,13 +25,14 @@ _NUM_UNSETTLED = 2
 """The number of first steps that do not count if steps do not become steady."""
 
 _NUM_SETTLED = NUM_ITERATIONS // 2
-"""The number of last steps that count if steps wait for work of long ago."""
+"""The least number of last steps that count if steps wait for work of long ago. Single ones are long and short by
+turns, so as many count as that work lies back."""
 
 
 def num_iterations(every: Integers, lag: Integers) -> int:
     """Return how many iterations to simulate, given how often operations are done and how late they are waited for."""
     rarest, longest = _within_reach(every, lag)
-    return max(NUM_ITERATIONS, 2 * rarest) + (2 * longest if longest > 1 else 0)
+    return max(NUM_ITERATIONS, 2 * rarest) + (3 * longest if longest > 1 else 0)
 
 
 def within_reach(every: Integers, lag: Integers) -> tuple[Integers, Integers]:
@@ -45,12 +46,16 @@ def step_seconds(step_ends: Floats, ended: Floats, every: Integers, lag: Integer
     `ended` has for each iteration when each of its parts ended. If steps do not become steady, the median counts: ranks
     that run ahead of each other alternate between long and short steps, both measured and simulated.
     """
+    if len(step_ends) == 1:
+        # Everything was at rest again after one step.
+        return float(step_ends[0])
     period, longest = _within_reach(every, lag)
     assert len(step_ends) > period, "a plan cannot deadlock, so all its steps end"
     if period > 1:
         return _of_periods(step_ends, period, int(every.max()))
     if longest > 1:
-        return max(float(step_ends[-1] - step_ends[-1 - _NUM_SETTLED]) / _NUM_SETTLED, _pace(ended, longest))
+        count = max(_NUM_SETTLED, longest)
+        return max(float(step_ends[-1] - step_ends[-1 - count]) / count, _pace(ended, longest, count))
     if len(step_ends) < NUM_ITERATIONS:
         return float(step_ends[-1] - step_ends[-2])
     return float(np.median(np.diff(step_ends)[_NUM_UNSETTLED - 1 :]))
@@ -70,12 +75,12 @@ def _of_periods(step_ends: Floats, period: int, rarest: int) -> float:
     return usual + (mean - usual) * period / rarest
 
 
-def _pace(ended: Floats, longest: int) -> float:
-    """Return the time between the ends of the same transfers in successive iterations.
+def _pace(ended: Floats, longest: int, count: int) -> float:
+    """Return the mean time between the ends of the same transfers in successive iterations, over the last `count`.
 
     Steps cannot run ahead of these transfers for ever.
     """
     last = len(ended) - 1 - longest
-    apart = (ended[last] - ended[last - _NUM_SETTLED]) / _NUM_SETTLED
+    apart = (ended[last] - ended[last - count]) / count
     known = apart[np.isfinite(apart)]
     return float(np.median(known)) if len(known) else 0.0

@@ -16,13 +16,12 @@ import numpy as np
 from autosync.simulators.jit import borrows_inner, inlined
 from autosync.simulators.shared.arrays import Floats, Records
 from autosync.simulators.timeline.event_queue import (
-    ARRIVED,
-    ASKED,
     LINK,
     LOOKS,
     MESSAGE_CAME,
     NUM_KINDS,
     REQUEST_CAME,
+    SENDS,
     push,
 )
 from autosync.simulators.timeline.processors import work
@@ -48,7 +47,18 @@ def request_comes(scene: Scene, state: PlayState, channel: int, arrives: float) 
     if len(state.processor_free) > 0:
         push(state.heap, arrives, channel * NUM_KINDS + REQUEST_CAME)
     else:
-        push(state.heap, arrives + scene.times.asked[scene.channels[channel].is_native], channel * NUM_KINDS + ASKED)
+        is_wanted(scene, state, channel, arrives + scene.times.asked[scene.channels[channel].is_native])
+
+
+@inlined
+def is_wanted(scene: Scene, state: PlayState, channel: int, time: float) -> None:
+    """Enter when the sender of a channel's next message has read its request: it is sent if it is also posted."""
+    facts, ours = scene.channels[channel], state.channels[channel]
+    message = state.messages[facts.first_message + ours.credit % facts.num_messages]
+    message.wanted = time
+    ours.credit += 1
+    if ours.posted >= ours.credit:
+        push(state.heap, max(time, message.posted), channel * NUM_KINDS + SENDS)
 
 
 @borrows_inner
@@ -98,6 +108,13 @@ def ways_of(scene: Scene, state: PlayState) -> _Ways:
     )
 
 
+@inlined
+def _wait_in(ways: _Ways, queue: int, most_bytes: float) -> float:
+    """Return the seconds behind the bytes in a queue, or at most this many of them."""
+    _settle_queue(ways, queue)
+    return float(max(0.0, min(ways.queues[queue].backlog, most_bytes) / ways.queue_rate[queue]))
+
+
 @borrows_inner
 def _way(ways: _Ways, line: int, most_bytes: float) -> float:
     """Return the seconds from leaving the link to arrival, behind the bytes in queues, or at most this many of them.
@@ -105,10 +122,12 @@ def _way(ways: _Ways, line: int, most_bytes: float) -> float:
     Among queues in series only the slowest fills, because it passes on no more than the others can handle.
     """
     facts, longest = ways.lines[line], 0.0
-    for queue in (facts.queue, facts.rack_out, facts.rack_in, facts.inner_out, facts.inner_in):
-        if queue >= 0:
-            _settle_queue(ways, queue)
-            longest = max(longest, min(ways.queues[queue].backlog, most_bytes) / ways.queue_rate[queue])
+    if facts.queue >= 0:
+        longest = _wait_in(ways, facts.queue, most_bytes)
+    if facts.has_more:
+        for queue in (facts.rack_out, facts.rack_in, facts.inner_out, facts.inner_in):
+            if queue >= 0:
+                longest = max(longest, _wait_in(ways, queue, most_bytes))
     return (ways.latency_within if facts.queue < 0 else ways.latency) + longest
 
 
@@ -138,10 +157,14 @@ def _settle_queue(ways: _Ways, queue: int) -> None:
 def _flow(ways: _Ways, line: int, rate: float) -> None:
     """Change the rate at which a connection fills the queues on its way."""
     facts = ways.lines[line]
-    for queue in (facts.queue, facts.rack_out, facts.rack_in, facts.inner_out, facts.inner_in):
-        if queue >= 0:
-            _settle_queue(ways, queue)
-            ways.queues[queue].inflow += rate
+    if facts.queue >= 0:
+        _settle_queue(ways, facts.queue)
+        ways.queues[facts.queue].inflow += rate
+    if facts.has_more:
+        for queue in (facts.rack_out, facts.rack_in, facts.inner_out, facts.inner_in):
+            if queue >= 0:
+                _settle_queue(ways, queue)
+                ways.queues[queue].inflow += rate
 
 
 @inlined
@@ -180,12 +203,15 @@ def passes(scene: Scene, state: PlayState, line: int) -> float:
         return float(state.heap.now[0])
     link = scene.lines[line].link
     ours, rate, num_bytes = state.links[link], scene.network.link_rate[link], 0.0
+    most_bytes = rate * scene.times.queued_seconds
     served = ours.served + _served_in(scene, link, state.heap.now[0] - ours.since, max(1, ours.num_active))
     for place in range(ours.num_active):
         other = state.lines[state.active[link, place]]
         following = state.entries[other.first].next
         left = other.target - served + (state.entries[following].num_bytes if following >= 0 else 0.0)
         num_bytes += left
+        if num_bytes >= most_bytes:
+            break
     return float(state.heap.now[0] + min(num_bytes / rate, scene.times.queued_seconds))
 
 
@@ -202,12 +228,15 @@ def join(scene: Scene, state: PlayState, line: int, num_bytes: float) -> None:
         burst = min(num_bytes, scene.network.link_burst[link], (state.heap.now[0] - ours.since) * rate)
         ours.since = state.heap.now[0]
         _fill(ways, line, burst)
-    for place in range(count):
-        _flow(ways, state.active[link, place], min(flow, rate / (count + 1)) - min(flow, rate / count))
+    change = min(flow, rate / (count + 1)) - (min(flow, rate / count) if count > 0 else 0.0)
+    if change != 0.0:
+        for place in range(count):
+            _flow(ways, state.active[link, place], change)
     _flow(ways, line, min(flow, rate / (count + 1)))
     state.active[link, count] = line
     ours.num_active += 1
     state.lines[line].target = ours.served + num_bytes - burst
+    ours.nearest = min(ours.nearest, state.lines[line].target)
     _plan_link(scene, state, link)
 
 
@@ -218,44 +247,66 @@ def _plan_link(scene: Scene, state: PlayState, link: int) -> None:
     if ours.num_active == 0:
         ours.due = np.inf
         return
-    target = np.inf
-    for place in range(ours.num_active):
-        target = min(target, state.lines[state.active[link, place]].target)
-    rate, flow, left = scene.network.link_rate[link], scene.network.link_flow[link], max(0.0, target - ours.served)
-    due = state.heap.now[0] + (left * ours.num_active / rate if rate <= flow * ours.num_active else left / flow)
-    if due != ours.due:
-        ours.due = due
-        push(state.heap, due, link * NUM_KINDS + LINK)
+    rate, flow = scene.network.link_rate[link], scene.network.link_flow[link]
+    left = max(0.0, ours.nearest - ours.served)
+    ours.due = state.heap.now[0] + (left * ours.num_active / rate if rate <= flow * ours.num_active else left / flow)
+    # An event that comes too early plans the right one.
+    if ours.due < ours.planned:
+        ours.planned = ours.due
+        push(state.heap, ours.due, link * NUM_KINDS + LINK)
+
+
+@inlined
+def link_is_due(scene: Scene, state: PlayState, link: int) -> None:
+    """Handle the event of a link: it is the planned one, or one that was replaced by an earlier one."""
+    ours = state.links[link]
+    if ours.planned != state.heap.now[0]:
+        return
+    ours.planned = np.inf
+    if ours.due == state.heap.now[0]:
+        serve(scene, state, link)
+    elif ours.due < np.inf:
+        ours.planned = ours.due
+        push(state.heap, ours.due, link * NUM_KINDS + LINK)
 
 
 @inlined
 def serve(scene: Scene, state: PlayState, link: int) -> None:
     """Remove finished messages from the link and begin those behind them."""
-    ours, rate, place, ways = state.links[link], scene.network.link_rate[link], 0, ways_of(scene, state)
-    flow = scene.network.link_flow[link]
+    ours, place, ways = state.links[link], 0, ways_of(scene, state)
     ours.due = np.inf
     _settle_link(scene, state, link)
+    ours.nearest = np.inf
     while place < ours.num_active:
         line = state.active[link, place]
         served = state.lines[line]
-        if served.target > ours.served + _ROUNDING_BYTES:
-            place += 1
-            continue
-        seconds = _way(ways, line, np.inf)
-        _leave(scene, state, line, seconds)
-        while served.first >= 0 and state.entries[served.first].num_bytes == 0.0:
+        if served.target <= ours.served + _ROUNDING_BYTES:
+            seconds = _way(ways, line, np.inf)
             _leave(scene, state, line, seconds)
-        if served.first >= 0:
+            while served.first >= 0 and state.entries[served.first].num_bytes == 0.0:
+                _leave(scene, state, line, seconds)
+            if served.first < 0:
+                _rest(scene, state, link, place)
+                continue
             served.target = ours.served + state.entries[served.first].num_bytes
-            place += 1
-            continue
-        count = ours.num_active
-        _flow(ways, line, -min(flow, rate / count))
-        ours.num_active -= 1
-        state.active[link, place] = state.active[link, count - 1]
-        for other in range(count - 1):
-            _flow(ways, state.active[link, other], min(flow, rate / (count - 1)) - min(flow, rate / count))
+        ours.nearest = min(ours.nearest, served.target)
+        place += 1
     _plan_link(scene, state, link)
+
+
+@inlined
+def _rest(scene: Scene, state: PlayState, link: int, place: int) -> None:
+    """Remove a connection that has nothing to send from its link; the others are served faster."""
+    ours, rate, flow = state.links[link], scene.network.link_rate[link], scene.network.link_flow[link]
+    ways, count = ways_of(scene, state), ours.num_active
+    _flow(ways, state.active[link, place], -min(flow, rate / count))
+    ours.num_active -= 1
+    state.active[link, place] = state.active[link, count - 1]
+    if count > 1:
+        change = min(flow, rate / (count - 1)) - min(flow, rate / count)
+        if change != 0.0:
+            for other in range(count - 1):
+                _flow(ways, state.active[link, other], change)
 
 
 @inlined
@@ -276,10 +327,29 @@ def _leave(scene: Scene, state: PlayState, line: int, seconds: float) -> None:
     if len(state.processor_free) > 0:
         push(state.heap, arrives, channel * NUM_KINDS + MESSAGE_CAME)
     else:
-        heard = arrives + scene.times.arrived[scene.channels[channel].is_native]
-        push(state.heap, heard, channel * NUM_KINDS + ARRIVED)
+        is_heard(scene, state, channel, arrives + scene.times.arrived[scene.channels[channel].is_native])
     if is_counted:
-        part = scene.channels[channel].source
-        state.parts[part].num_sent += 1
-        if state.parts[part].num_sent == scene.parts[part].num_posts:
-            push(state.heap, state.heap.now[0], part * NUM_KINDS + LOOKS)
+        count_sent(scene, state, scene.channels[channel].source)
+
+
+@inlined
+def is_heard(scene: Scene, state: PlayState, channel: int, time: float) -> None:
+    """Enter when the receiver of a channel's next message has read it. If it waits for just this one, it then looks."""
+    facts, ours = scene.channels[channel], state.channels[channel]
+    number, part = ours.arrived, facts.destination
+    state.messages[facts.first_message + number % facts.num_messages].heard = time
+    ours.arrived += 1
+    waits = state.parts[part]
+    if waits.is_open and not waits.is_busy and waits.step < scene.parts[part].num_takes:
+        take = scene.takes[scene.parts[part].first_take + waits.step]
+        if take.channel == channel and number == waits.runs * facts.num_messages + take.ordinal:
+            push(state.heap, time, part * NUM_KINDS + LOOKS)
+
+
+@inlined
+def count_sent(scene: Scene, state: PlayState, part: int) -> None:
+    """Count one more message of a part as sent. When all are, it may be done."""
+    ours = state.parts[part]
+    ours.num_sent += 1
+    if ours.num_sent == scene.parts[part].num_posts:
+        push(state.heap, state.heap.now[0], part * NUM_KINDS + LOOKS)

@@ -15,7 +15,7 @@ from autosync.specs.cuts import segment_seconds
 from autosync.specs.model import ModelSpec, variables_by_name
 from autosync.strategy import legality
 from autosync.strategy.dividing.divided import divided_strategy
-from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem, StageHost
+from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem, StageHost, TiedWeight
 from autosync.strategy.dividing.in_turn import interleave
 from autosync.strategy.dividing.microbatch_counts import legal_counts
 from autosync.strategy.dividing.partitioner import FoundDivision, partition
@@ -191,15 +191,18 @@ def problem_of(
         # Every rank builds the whole model.
         fixed_bytes=float(model.num_bytes),
         state_factor=1.0 + model.optimizer.state_slots,
-        tied_bytes=float(sum(model.variable(name).num_bytes for name in _tied_through(model))),
+        tied=tuple(_tied(model)),
     )
 
 
-def _tied_through(model: ModelSpec) -> set[str]:
-    """Return the variables that are used before the first cut and after the last one."""
-    known = {variable.name for variable in model.variables}
-    cuts = [set(cut.tied) for cut in model.timeline.cuts]
-    return known.intersection(*cuts)
+def _tied(model: ModelSpec) -> Iterator[TiedWeight]:
+    """Yield the weights that are used on both sides of cuts: before the first of these, and after the last."""
+    cuts: dict[str, list[int]] = {}
+    for place, cut in enumerate(model.timeline.cuts):
+        for name in cut.tied:
+            cuts.setdefault(name, []).append(place)
+    for name, places in cuts.items():
+        yield TiedWeight((places[0], places[-1] + 1), float(model.variable(name).num_bytes))
 
 
 def _weights(model: ModelSpec) -> list[int]:

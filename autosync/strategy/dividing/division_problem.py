@@ -7,8 +7,8 @@ for all others the period of the slowest stage, with the all-reduce of its gradi
     sum over stages of latency  +  max over stages of ((microbatches - 1) * period + synchronisation)
 
 The period of a stage with n hosts is an n-th of its compute, or of what its slowest interface sends or receives. A
-boundary between racks has the period of the slower uplink. If the first and the last block share a weight, the
-all-reduce of its gradient between the first and the last stage comes on top.
+boundary between racks has the period of the slower uplink. The gradient of a weight that blocks of several stages use
+is summed over them too, which counts as synchronisation of each.
 """
 
 from __future__ import annotations
@@ -40,6 +40,18 @@ class BlockStage(NamedTuple):
     hosts: tuple[int, ...]
 
 
+class TiedWeight(NamedTuple):
+    """A weight that several blocks use, and its bytes. Blocks below 0 are others, which are never in a stage."""
+
+    blocks: tuple[int, ...]
+    num_bytes: float
+
+    def is_shared(self, stage: BlockStage) -> bool:
+        """Whether a stage has some of its blocks, and others do too."""
+        inside = sum(stage.begin <= block < stage.end for block in self.blocks)
+        return 0 < inside < len(self.blocks)
+
+
 class StageCost(NamedTuple):
     """The latency of one microbatch in a stage, and what the stage adds for all others."""
 
@@ -54,10 +66,9 @@ class DivisionProblem:
     `seconds` is forward and backward compute of each block on a host of speed 1, `weight_bytes` its parameters, and
     `held_bytes` what it keeps until its backward pass. `forward_bytes` and `backward_bytes` cross the boundary behind a
     block. With `recompute`, a stage keeps what enters it instead. With `splits_backward`, it keeps microbatches until
-    their gradients of weights are there. `uplinks` are the rates of racks. A host also keeps
-    `fixed_bytes`, and `state_factor` bytes for each byte of the parameters that it trains. `tied_bytes` is the weight
-    that the first and the last block share. `entering` and `leaving` cross the outer ends, forward and backward, if
-    other hosts compute what is beyond them; these add `least_rest` for all other microbatches.
+    their gradients of weights are there. `uplinks` are the rates of racks. A host also keeps `fixed_bytes`, and
+    `state_factor` bytes for each byte of the parameters that it trains. `entering` and `leaving` cross the outer ends,
+    forward and backward, if other hosts compute what is beyond them; these add `least_rest` for all other microbatches.
     """
 
     seconds: tuple[float, ...]
@@ -73,7 +84,7 @@ class DivisionProblem:
     splits_backward: bool = False
     fixed_bytes: float = 0.0
     state_factor: float = 0.0
-    tied_bytes: float = 0.0
+    tied: tuple[TiedWeight, ...] = ()
     entering: tuple[float, float] = (0.0, 0.0)
     leaving: tuple[float, float] = (0.0, 0.0)
     least_rest: float = 0.0
@@ -114,6 +125,16 @@ class DivisionProblem:
             rates += [self.uplinks[self.hosts[host].rack] for host in hosts]
         return min(rates)
 
+    def joint_seconds(self, num_bytes: float, hosts: Sequence[int]) -> float:
+        """Return the time in which hosts sum the gradient of a weight with those of another stage.
+
+        That stage has at least one host, which may be in another rack.
+        """
+        count, rates = len(hosts), [self.summing_rate(hosts)]
+        if len({host.rack for host in self.hosts}) > 1:
+            rates += [self.uplinks[self.hosts[host].rack] for host in hosts]
+        return 2 * count / (count + 1) * num_bytes / min(rates)
+
     def stage_cost(self, stage: BlockStage) -> StageCost:
         """Return what a stage costs by itself."""
         hosts = [self.hosts[host] for host in stage.hosts]
@@ -124,6 +145,8 @@ class DivisionProblem:
         wire = max((forward[1] + backward[0]) / out, (forward[0] + backward[1]) / into)
         weights = math.fsum(self.weight_bytes[stage.begin : stage.end])
         synchronisation = 2 * (count - 1) / count * weights / self.summing_rate(stage.hosts)
+        shared = math.fsum(one.num_bytes for one in self.tied if one.is_shared(stage))
+        synchronisation += self.joint_seconds(shared, stage.hosts)
         alone = (self.microbatches - 1) * max(compute, wire) / count
         return StageCost(
             latency=compute + forward[0] / into + backward[0] / out,
@@ -170,11 +193,4 @@ class DivisionProblem:
         for number, stage in enumerate(stages[:-1]):
             costs.append(self.boundary_cost(stage.end, racks[number], racks[number + 1]))
         rest = max(self.least_rest, *[cost.rest for cost in costs])
-        return math.fsum(cost.latency for cost in costs) + rest + self.tied_seconds(stages)
-
-    def tied_seconds(self, stages: Sequence[BlockStage]) -> float:
-        """Return the time of the all-reduce of the weight that the first and the last block share."""
-        if not self.tied_bytes or len(stages) < 2:
-            return 0.0
-        hosts = (*stages[0].hosts, *stages[-1].hosts)
-        return 2 * (len(hosts) - 1) / len(hosts) * self.tied_bytes / self.summing_rate(hosts)
+        return math.fsum(cost.latency for cost in costs) + rest

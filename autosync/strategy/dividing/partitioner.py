@@ -14,6 +14,7 @@ Source: Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN T
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 import math
@@ -24,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem, StageHost
+from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem, StageHost, TiedWeight
 
 MOST_MIXTURES = 64
 """With more kinds of mixtures, stages have hosts of one class."""
@@ -190,10 +191,21 @@ class _Programme:
         wire = np.maximum((forward[None, :] + backward[:, None]) / out, (forward[:, None] + backward[None, :]) / into)
         latency = compute + (forward / into + backward / out)[:, None]
         synchronisation = 2 * (count - 1) / count * _runs(problem.weight_bytes) / problem.summing_rate(mixture.hosts)
+        synchronisation += problem.joint_seconds(1.0, mixture.hosts) * self._shared_bytes()
         alone = (problem.microbatches - 1) * np.maximum(compute, wire) / count
         rest = np.maximum(alone, problem.least_of_rests) + synchronisation
         is_run = np.arange(num + 1)[:, None] < np.arange(num + 1)[None, :]
         return np.where(is_run, latency, math.inf), np.where(is_run, rest, math.inf)
+
+    @functools.cache  # noqa: B019 - see above
+    def _shared_bytes(self) -> Vector:
+        """Return the bytes of the weights that every run of blocks shares with others."""
+        num = self._problem.num_blocks
+        found = np.zeros((num + 1, num + 1))
+        for one in self._problem.tied:
+            inside = _runs([float(block in one.blocks) for block in range(num)])
+            found += one.num_bytes * ((inside > 0) & (inside < len(one.blocks)))
+        return found
 
     @functools.cache  # noqa: B019 - see above
     def _boundaries(self, rack: int, next_rack: int) -> tuple[Vector, Vector]:
@@ -350,8 +362,14 @@ def _joined(problem: DivisionProblem, num_blocks: int) -> tuple[DivisionProblem,
         held_bytes=sums(problem.held_bytes),
         forward_bytes=tuple(problem.crossing(end)[0] for end in ends[:-1]),
         backward_bytes=tuple(problem.crossing(end)[1] for end in ends[:-1]),
+        tied=tuple(_joined_weight(one, ends) for one in problem.tied),
     )
     return joined, ends
+
+
+def _joined_weight(weight: TiedWeight, ends: Sequence[int]) -> TiedWeight:
+    blocks = {block if block < 0 else bisect.bisect(ends, block) for block in weight.blocks}
+    return weight._replace(blocks=tuple(sorted(blocks)))
 
 
 def _unjoined(problem: DivisionProblem, found: FoundDivision, ends: Sequence[int]) -> FoundDivision:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem
+from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem, TiedWeight
 from autosync.strategy.dividing.partitioner import NUM_REMEMBERED, FoundDivision, partition
 
 MOST_FIRST, MOST_LAST = 3, 4
@@ -17,7 +17,7 @@ MOST_FIRST, MOST_LAST = 3, 4
 @functools.lru_cache(maxsize=NUM_REMEMBERED)
 def wrapped(problem: DivisionProblem) -> FoundDivision | None:
     """Return the best such division that was found; None if no weight is shared, or there are too few hosts."""
-    if not problem.tied_bytes or len(problem.hosts) < 2 or problem.num_blocks < 3:
+    if len(problem.hosts) < 2 or problem.num_blocks < 3:
         return None
     found = [
         one
@@ -33,11 +33,15 @@ def _one_of_each_kind(problem: DivisionProblem) -> list[int]:
 
 
 def _ends(problem: DivisionProblem) -> Iterator[tuple[int, int]]:
-    """Yield where the host's first blocks end and its last blocks begin, unless they take longer than an even share."""
+    """Yield where the host's first blocks end and its last ones begin, if these share a weight.
+
+    They may take little longer than an even share.
+    """
     share = 1.5 * math.fsum(problem.seconds) / len(problem.hosts)
     for first in range(1, min(MOST_FIRST, problem.num_blocks - 2) + 1):
         for last in range(max(first + 1, problem.num_blocks - MOST_LAST), problem.num_blocks):
-            if math.fsum(problem.seconds[:first]) + math.fsum(problem.seconds[last:]) <= share:
+            ties = any(min(one.blocks) < first and max(one.blocks) >= last for one in problem.tied)
+            if ties and math.fsum(problem.seconds[:first]) + math.fsum(problem.seconds[last:]) <= share:
                 yield first, last
 
 
@@ -63,7 +67,7 @@ def _around(problem: DivisionProblem, host: int, first: int, last: int) -> Found
             forward_bytes=problem.forward_bytes[first : last - 1],
             backward_bytes=problem.backward_bytes[first : last - 1],
             hosts=tuple(problem.hosts[other] for other in others),
-            tied_bytes=0.0,
+            tied=tuple(_without_ends(one, first, last) for one in problem.tied),
             entering=(forth, back),
             leaving=(forth_in, back_out),
             least_rest=(problem.microbatches - 1) * max(compute, wire),
@@ -77,3 +81,9 @@ def _around(problem: DivisionProblem, host: int, first: int, last: int) -> Found
     ]
     stages = (BlockStage(0, first, (host,)), *between, BlockStage(last, problem.num_blocks, (host,)))
     return FoundDivision(stages, inner.seconds + compute + forth_in / there.rate_in + back / there.rate_in)
+
+
+def _without_ends(weight: TiedWeight, first: int, last: int) -> TiedWeight:
+    """Return a weight as the blocks between use it."""
+    blocks = {block - first if first <= block < last else -1 for block in weight.blocks}
+    return weight._replace(blocks=tuple(sorted(blocks)))

@@ -11,7 +11,15 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.strategy.backends import BACKENDS
 from autosync.strategy.shapes.levels import worker_racks
 from autosync.strategy.shapes.trees import TreeShare, simplified
-from autosync.strategy.synchronisers.base import TOPOLOGIES, Bounds, Outside, Route, Synchroniser, plain_topologies
+from autosync.strategy.synchronisers.base import (
+    ROUTES,
+    TOPOLOGIES,
+    Bounds,
+    Outside,
+    Route,
+    Synchroniser,
+    plain_topologies,
+)
 from autosync.strategy.synchronisers.rules import PLACE, Finding, MessageFacts, fits_trees, need_trees, tree_shapes
 
 
@@ -155,7 +163,7 @@ class AllReduce(Synchroniser):
 
     @classmethod
     def share_names(cls) -> tuple[str, ...]:
-        return (*(f"all_reduce.{topology}" for topology in TOPOLOGIES), "all_reduce.hierarchical")
+        return (*(f"all_reduce.{route}" for route in ROUTES), "all_reduce.hierarchical")
 
 
 PLAIN = AllReduce()

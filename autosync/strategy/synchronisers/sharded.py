@@ -117,4 +117,4 @@ class Sharded(Synchroniser):
 
     @classmethod
     def share_names(cls) -> tuple[str, ...]:
-        return tuple(f"sharded.{topology}" for topology in get_args(ExchangeTopology))
+        return tuple(f"sharded.{topology}" for topology in (*get_args(ExchangeTopology), "levels", "trees"))

@@ -163,7 +163,7 @@ def test_requests_wait_for_what_stands_before_the_receiver_when_they_get_there()
 def test_work_takes_the_processor_that_others_can_use_least(
     free: list[float], python_free: float, end: float, left: list[float]
 ) -> None:
-    heap = Heap(np.zeros(1), np.empty(0, DUE), np.empty(0, np.int64), np.zeros(3, np.int64))
+    heap = Heap(np.zeros(1), np.empty(0, DUE), np.empty(0, np.int64), np.zeros(4, np.int64))
     # Compiled code reads fields as attributes, as records let Python do.
     ranks, processor_free = np.zeros(1, RANK_STATE).view(np.recarray), np.array(free)
     ranks["python_free"] = python_free

@@ -70,7 +70,7 @@ def test_no_plan_is_played_without_end() -> None:
     every, lag = within_reach(np.array([1, 10**9]), np.array([0, 10**9]))
     assert (every.tolist(), lag.tolist()) == ([1, RAREST], [0, LONGEST_LAG])
     assert num_iterations(EACH, NONE) == NUM_ITERATIONS
-    assert num_iterations(every, lag) == 2 * RAREST + 2 * LONGEST_LAG
+    assert num_iterations(every, lag) == 2 * RAREST + 3 * LONGEST_LAG
 
 
 def test_steps_that_take_turns_count_by_their_median() -> None:

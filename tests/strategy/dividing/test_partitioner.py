@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem, StageHost
+from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem, StageHost, TiedWeight
 from autosync.strategy.dividing.partitioner import partition
 from autosync.strategy.dividing.wrapped import wrapped
 
@@ -38,6 +38,10 @@ def _problem(rng: random.Random, num_blocks: int, num_hosts: int, *, num_racks: 
         microbatches=rng.choice((4, 8, 16)),
         fixed_bytes=1e6,
         state_factor=3.0,
+        tied=tuple(
+            TiedWeight(tuple(sorted(rng.sample(range(num_blocks), 2))), rng.choice((1e5, 5e6)))
+            for _ in range(rng.randrange(3) if num_blocks > 1 else 0)
+        ),
     )
 
 
@@ -154,7 +158,7 @@ def test_a_large_tied_weight_keeps_both_ends_on_one_host() -> None:
         hosts=(StageHost(rate_out=1e7, rate_in=1e7),) * 5,
         uplinks=(math.inf,),
         microbatches=20,
-        tied_bytes=1e7,
+        tied=(TiedWeight((0, 9), 1e7),),
     )
     straight, around = partition(problem), wrapped(problem)
     assert straight is not None
@@ -162,7 +166,27 @@ def test_a_large_tied_weight_keeps_both_ends_on_one_host() -> None:
     assert around.seconds < straight.seconds - 0.5
     assert around.stages[0].hosts == around.stages[-1].hosts
     assert [one.end - one.begin for one in around.stages] == [1, 2, 2, 2, 2, 1]
-    assert wrapped(replace(problem, tied_bytes=0.0)) is None
+    assert wrapped(replace(problem, tied=())) is None
+
+
+def test_a_weight_that_inner_blocks_share_keeps_them_in_one_stage() -> None:
+    """Blocks 1 and 4 of six share a large weight, and the links are slow: no boundary lies between them."""
+    problem = DivisionProblem(
+        seconds=(0.01,) * 6,
+        weight_bytes=(1e3,) * 6,
+        held_bytes=(0.0,) * 6,
+        forward_bytes=(1e4,) * 5,
+        backward_bytes=(1e4,) * 5,
+        hosts=(StageHost(rate_out=1e7, rate_in=1e7),) * 3,
+        uplinks=(math.inf,),
+        microbatches=12,
+        tied=(TiedWeight((1, 4), 1e7),),
+    )
+    found, untied = (partition(one, divides=True) for one in (problem, replace(problem, tied=())))
+    assert found is not None
+    assert untied is not None
+    assert not any(1 < one.begin <= 4 for one in found.stages)
+    assert any(1 < one.begin <= 4 for one in untied.stages)
 
 
 def test_hosts_in_two_racks_sum_gradients_over_the_uplinks() -> None:
