@@ -47,7 +47,7 @@ class UnderWay(NamedTuple):
 
 USUAL_WAYS = (UnderWay(), UnderWay(0), UnderWay(recompute=True), UnderWay(0, recompute=True))
 """From the fastest, which needs the most memory, to the one that needs the least."""
-NUM_WRAPPED = 3
+NUM_WRAPPED = 2
 """The numbers of microbatches for which proposals have the first and the last stage on one rank; that takes longer."""
 
 

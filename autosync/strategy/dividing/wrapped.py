@@ -12,6 +12,8 @@ from autosync.strategy.dividing.partitioner import NUM_REMEMBERED, FoundDivision
 
 MOST_FIRST, MOST_LAST = 3, 4
 """The most blocks that the host may have at the beginning and at the end."""
+MOST_SHARES = 1.5
+"""The most compute of that host, as a multiple of an even share."""
 
 
 @functools.lru_cache(maxsize=NUM_REMEMBERED)
@@ -35,14 +37,21 @@ def _one_of_each_kind(problem: DivisionProblem) -> list[int]:
 def _ends(problem: DivisionProblem) -> Iterator[tuple[int, int]]:
     """Yield where the host's first blocks end and its last ones begin, if these share a weight.
 
-    They may take little longer than an even share.
+    Each choice takes about as long as a division of the whole, so there are two: the least compute, and the one that is
+    nearest to an even share. They may take little longer than that.
     """
-    share = 1.5 * math.fsum(problem.seconds) / len(problem.hosts)
+    share = math.fsum(problem.seconds) / len(problem.hosts)
+    found: dict[tuple[int, int], float] = {}
     for first in range(1, min(MOST_FIRST, problem.num_blocks - 2) + 1):
         for last in range(max(first + 1, problem.num_blocks - MOST_LAST), problem.num_blocks):
+            seconds = math.fsum(problem.seconds[:first]) + math.fsum(problem.seconds[last:])
             ties = any(min(one.blocks) < first and max(one.blocks) >= last for one in problem.tied)
-            if ties and math.fsum(problem.seconds[:first]) + math.fsum(problem.seconds[last:]) <= share:
-                yield first, last
+            if ties and seconds <= MOST_SHARES * share:
+                found[first, last] = seconds
+    if found:
+        least = min(found, key=lambda ends: found[ends])
+        nearest = min(found, key=lambda ends: abs(found[ends] - share))
+        yield from dict.fromkeys((least, nearest))
 
 
 def _around(problem: DivisionProblem, host: int, first: int, last: int) -> FoundDivision | None:
