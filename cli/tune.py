@@ -140,6 +140,9 @@ Examples:
     help="A trial that takes longer counts as failed.",
 )
 @click.option(
+    "--jobs", type=click.IntRange(1), help="Cores of this machine that predict while ranks wait.  [default: all]"
+)
+@click.option(
     "--goal", type=float, metavar="LOSS", help="The loss that a loop has to reach.  [default: the serial one]"
 )
 @click.option(
@@ -167,6 +170,7 @@ def tune(
     budget: float | None,
     effort: str | None,
     trial_timeout: float,
+    jobs: int | None,
     study: str | None,
     storage: str | None,
     resume: str | None,
@@ -216,7 +220,7 @@ def tune(
     if dry_run:
         _dry_run(of, how, as_json=as_json)
     else:
-        limits = {"budget_seconds": budget, "trial_timeout_seconds": trial_timeout}
+        limits = {"budget_seconds": budget, "trial_timeout_seconds": trial_timeout, "jobs": jobs}
         _tune(of, how | limits, effort=effort, output=output, as_json=as_json)
 
 

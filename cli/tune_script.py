@@ -26,6 +26,7 @@ OF_TASKS = (
     "--target",
     "--effort",
     "--trial-timeout",
+    "--jobs",
     "--storage",
     "--resume",
     "--replay",

@@ -11,7 +11,7 @@ from autosync.first_calls import CompiledFunction
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
-_BORROWS: dict[str, Any] = {"_nrt": False, "error_model": "numpy"}
+_BORROWS: dict[str, Any] = {"_nrt": False, "error_model": "numpy", "nogil": True}
 _INNER: dict[str, Any] = {**_BORROWS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 KEPT = find_cache(Path(__file__).parent)

@@ -17,6 +17,8 @@ file has the buckets of stock DDP.
   trials go on (at most 50) while they are expected to save more of a training of `training_seconds` (ten hours) than
   they take. `budget_seconds` and `patience` (20 trials without a gain, 0 for no limit) end any search.
 - `effort` says how long each strategy is measured; a trial that takes longer than `trial_timeout_seconds` fails.
+- `jobs` is the number of cores of this machine that predict step times while ranks wait (all of them); the result does
+  not depend on it.
 - `study` names the study's folder. Tuners with the same `storage`, an Optuna URL, and the same `study` share a search.
 - `resume` continues an interrupted study. It keeps its settings, except for `num_trials`, `training_seconds`,
   `budget_seconds`, `patience` and `effort` where given. `replay` searches recorded trials, of a study or a dataset,
@@ -50,6 +52,7 @@ from autosync.search.tuned import Tuned, hand_over, records_of
 from autosync.search.tuning_plan import TuningPlan
 from autosync.simulators.compile_notice import compiling_is_told
 from autosync.simulators.interface import Simulator
+from autosync.simulators.shared.cores import available_cores, on_cores
 from autosync.specs.consent import Consent, refuse
 from autosync.strategy.space.limits import InexactClass
 
@@ -70,6 +73,7 @@ def tune(
     patience: int | None = None,
     effort: Effort | None = None,
     trial_timeout_seconds: float = 120.0,
+    jobs: int | None = None,
     seed: int = 0,
     study: str | None = None,
     storage: str | None = None,
@@ -102,7 +106,7 @@ def tune(
         )
         ground, settings = plan.ground(), plan.settings
     _tell_of_stages(plan, ground, progress)
-    with running(plan, progress) as run:
+    with on_cores(jobs or available_cores()), running(plan, progress) as run:
         search = SearchLoop(run, open_proposer(settings.proposer, ground), ground, settings, progress)
         early = prove_early(run, search, ground, seed=settings.seed, progress=progress)
         if early is not None:

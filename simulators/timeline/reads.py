@@ -170,7 +170,7 @@ def timed(scene: Scene, reads: Reads, tables: ReadTables) -> Scene:
             elif part["num_takes"]:
                 piece = row.num_bytes / part["num_takes"]
                 wanted = reads.settings.read_concurrency * request * max(reads.settings.num_workers, 1) / lanes
-                part["ahead"] = max(math.ceil(wanted / piece), 1) - part["breadth"]
+                part["ahead"] = max(math.ceil(wanted / piece), 1) - int(part["breadth"])
     if reads.settings.num_workers == 0:
         # The step after the wait is the rank's own work.
         scene.program_seconds[: len(reads.work_seconds), 1] = reads.work_seconds

@@ -16,6 +16,7 @@ from autosync.simulators.calibration import MAX_TRIALS, TimeScale, scale, trials
 from autosync.simulators.interface import Prediction
 from autosync.simulators.shared.arrays import Floats
 from autosync.simulators.shared.checked_lowering import lowered
+from autosync.simulators.shared.cores import on_each
 from autosync.simulators.shared.costs import usual_costs
 from autosync.simulators.shared.drawn_steps import DrawnSteps
 from autosync.simulators.shared.reads import reads_of
@@ -88,7 +89,7 @@ class TimelineSimulator:
 
     def _each(self, strategies: Sequence[Strategy]) -> Floats:
         """Return the simulated seconds of strategies in which everything travels."""
-        return np.array([_seconds(scene) for scene in self._scenes(strategies)])
+        return np.array(list(on_each(_seconds, self._scenes(strategies))))
 
     def scene(self, strategy: Strategy, *, every_rank: bool = False) -> Scene:
         """Return the kernel's input. One rank represents those that do the same, except with `every_rank`."""
@@ -108,7 +109,7 @@ class TimelineSimulator:
         plan, scene = lowered(usual, self._model, self._cluster), self.scene(usual, every_rank=True)
         played = play(scene)
         until_last = played._replace(step_ends=played.step_ends[: len(played.step_ends) - num_last_steps(scene)])
-        return explanation_of(plan, self._cluster, scene, until_last, seconds=steady_seconds(scene, played))
+        return explanation_of(plan, self._cluster, scene, until_last, seconds=_seconds(scene))
 
     def trace(self, strategy: Strategy) -> list[dict[str, Any]]:
         """Return the events of a Chrome trace in the runtime's format.

@@ -14,7 +14,6 @@ from autosync.simulators.features.choices import CHOICES, choice_features, compl
 from autosync.simulators.features.context import CONTEXT, context_features
 from autosync.simulators.features.reader import GROUPS, FeatureGroup, StrategyReader, feature_names
 from autosync.strategy.presets import build_preset
-from autosync.strategy.representation import all_parts
 from autosync.strategy.space import Space
 from autosync.testing.simulators import small_case
 from tests.helpers.example_costs import GLOO
@@ -70,11 +69,7 @@ def test_choices_are_of_all_strategies_and_do_not_depend_on_how_they_are_written
         for name, share in found.items()
         if name.removeprefix("strategy.").startswith(shares) and not name.endswith(("hierarchical", "proxy"))
     ]
-    # Shipped learned simulators know no shapes: bytes over levels and trees count in no column.
-    parts = all_parts(strategy, model)
-    sizes = {m: sum(parts[name].num_bytes for name in m.parts) for m in strategy.messages}
-    known = sum(size for m, size in sizes.items() if m.synchroniser.route not in ("levels", "trees"))
-    assert sum(wholes) == pytest.approx(known / sum(sizes.values()))
+    assert sum(wholes) == pytest.approx(1.0)
     written = dataclasses.replace(strategy, name="other", messages=strategy.messages[::-1])
     again = choice_features(written, model, cluster)
     assert list(again.values()) == pytest.approx(list(found.values()), abs=1e-9)
