@@ -170,7 +170,6 @@ def tune(
     budget: float | None,
     effort: str | None,
     trial_timeout: float,
-    jobs: int | None,
     study: str | None,
     storage: str | None,
     resume: str | None,
@@ -220,7 +219,7 @@ def tune(
     if dry_run:
         _dry_run(of, how, as_json=as_json)
     else:
-        limits = {"budget_seconds": budget, "trial_timeout_seconds": trial_timeout, "jobs": jobs}
+        limits = {"budget_seconds": budget, "trial_timeout_seconds": trial_timeout}
         _tune(of, how | limits, effort=effort, output=output, as_json=as_json)
 
 
@@ -289,8 +288,10 @@ def _dry_run(of: Mapping[str, Any], how: Mapping[str, Any], *, as_json: bool) ->
     """Show what would be started and tried first."""
     from autosync.search.planning import plan_tuning
 
+    # Predictions do not depend on the number of cores.
+    settings = {name: value for name, value in how.items() if name != "jobs"}
     with Reporter() as progress:
-        plan = plan_tuning(**of, settings=how, is_dry=True, progress=progress)
+        plan = plan_tuning(**of, settings=settings, is_dry=True, progress=progress)
         first = plan.first(NUM_SHOWN)
     if as_json:
         print_json(_plan_fields(plan, first))
