@@ -14,6 +14,7 @@ import json
 import os
 import statistics
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -96,7 +97,10 @@ def measured(name: str, model: ModelSpec, cluster: ClusterSpec, *, num_trials: i
     divided = kept_study(f"{name}-with-stages", model=model, **options)
     bundles = {"without stages": undivided["folder"], "with stages": divided["folder"]}
     contestants = [Contestant(name=way, bundle=Path(folder, "best.yaml")) for way, folder in bundles.items()]
-    with TrialService(target=model.name, model=model, cluster=cluster, folder=Path("ranks"), seed=seed) as service:
+    with (
+        tempfile.TemporaryDirectory(prefix="autosync-divided-") as ranks,
+        TrialService(target=model.name, model=model, cluster=cluster, folder=Path(ranks), seed=seed) as service,
+    ):
         comparison = compare(service, contestants)
     (ratio,) = comparison.ratios
     return {
