@@ -106,7 +106,7 @@ def tune(
         )
         ground, settings = plan.ground(), plan.settings
     _tell_of_stages(plan, ground, progress)
-    with on_cores(jobs or available_cores()), running(plan, progress) as run:
+    with on_cores(available_cores() if jobs is None else jobs), running(plan, progress) as run:
         search = SearchLoop(run, open_proposer(settings.proposer, ground), ground, settings, progress)
         early = prove_early(run, search, ground, seed=settings.seed, progress=progress)
         if early is not None:

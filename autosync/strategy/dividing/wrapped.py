@@ -38,7 +38,7 @@ def _ends(problem: DivisionProblem) -> Iterator[tuple[int, int]]:
     """Yield where the host's first blocks end and its last ones begin, if these share a weight.
 
     Each choice takes about as long as a division of the whole, so there are two: the least compute, and the one that is
-    nearest to an even share. They may take little longer than that.
+    nearest to an even share. No choice takes more than `MOST_SHARES` of it.
     """
     share = math.fsum(problem.seconds) / len(problem.hosts)
     found: dict[tuple[int, int], float] = {}
