@@ -12,9 +12,11 @@ import hashlib
 import os
 import secrets
 import threading
+import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +26,11 @@ from autosync.specs.input_settings import InputSettings
 _CHECKSUM_BYTES = 4
 _KEPT_SHARE = 0.9
 """A full cache on disk is emptied to this share of its limit, so that not every new block looks for an old one."""
+_LOCK_SECONDS = 0.05
+_PAUSE_SECONDS = 1.0
+"""A process that waited so long for the lock in vain keeps no blocks for so long."""
+_UNFINISHED_SECONDS = 600.0
+"""A block that took longer to write is one of a process that crashed."""
 
 
 class BlockCache(Protocol):
@@ -80,11 +87,16 @@ class MemoryBlocks:
 
 
 class DiskBlocks:
-    """Blocks in files of a folder, which several processes share. A lock makes the limit hold for all together."""
+    """Blocks in files of a folder, which several processes share. The limit holds for all together.
+
+    A process reserves the room for a block before it writes it. The sum of what is reserved is in the lock's file. It
+    is too large after a crash, and then blocks are counted when the cache seems to be full.
+    """
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self._folder = folder
         self._limit_bytes = limit_bytes
+        self._keeps_from = 0.0
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock_file.touch()
@@ -115,43 +127,90 @@ class DiskBlocks:
         path = self._path(key)
         if num_bytes > self._limit_bytes or path.exists():
             return
-        temporary = self._folder / f"new-{secrets.token_hex(8)}"
+        temporary = self._folder / f"new-{num_bytes}-{secrets.token_hex(8)}"
         # A full disk is no reason to stop training: the block is read again next time.
-        with contextlib.suppress(OSError), self._locked():
-            self._make_room(num_bytes)
+        with contextlib.suppress(OSError):
             try:
+                with self._locked() as file:
+                    if file is None:
+                        return
+                    self._reserve(file, num_bytes)
+                    temporary.touch()
                 temporary.write_bytes(_checksum(block) + block)
-                temporary.replace(path)
+                # With the lock, so that a block has one name while others count.
+                with self._locked() as file:
+                    if file is not None:
+                        temporary.replace(path)
             finally:
                 temporary.unlink(missing_ok=True)
 
-    def _make_room(self, num_bytes: int) -> None:
-        """Remove the blocks that were used least recently, if the limit asks for it. The lock is held."""
-        found = []
-        for entry in os.scandir(self._folder):
-            # No other process is writing, because the lock is held: an unfinished file is a crash's.
-            if entry.name.startswith("new-"):
-                Path(entry.path).unlink(missing_ok=True)
-            elif entry.name.startswith("block-"):
-                facts = entry.stat()
-                found.append((facts.st_mtime_ns, facts.st_size, entry.path))
-        total = sum(size for _, size, _ in found)
-        if total + num_bytes <= self._limit_bytes:
+    def _reserve(self, file: FileIO, num_bytes: int) -> None:
+        """Make room for a block, and note it in the lock's file."""
+        written = file.read()
+        used = int(written) if written.isdigit() else self._limit_bytes
+        if used + num_bytes > self._limit_bytes:
+            used = self._make_room(num_bytes)
+        os.pwrite(file.fileno(), b"%020d" % (used + num_bytes), 0)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[FileIO | None]:
+        """Hold the lock, and give its file; None if others hold it for long.
+
+        The process that holds it may be stopped, as workers of strategies are that wait for their turn.
+        """
+        if time.monotonic() < self._keeps_from:
+            yield None
             return
-        for _, size, place in sorted(found):
+        with self._lock_file.open("r+b", buffering=0) as file:
+            if not _locks(file):
+                self._keeps_from = time.monotonic() + _PAUSE_SECONDS
+                yield None
+                return
+            try:
+                yield file
+            finally:
+                # A fork in between has a copy of the file, and would hold the lock.
+                fcntl.flock(file, fcntl.LOCK_UN)
+
+    def _make_room(self, num_bytes: int) -> int:
+        """Remove the blocks that were used least recently, if the limit asks for it; return the bytes that are left."""
+        blocks, total = [], 0
+        for entry in os.scandir(self._folder):
+            kind, _, rest = entry.name.partition("-")
+            with contextlib.suppress(OSError):
+                if kind == "new" and time.time() - entry.stat().st_mtime > _UNFINISHED_SECONDS:
+                    Path(entry.path).unlink()
+                elif kind == "new":
+                    total += int(rest.partition("-")[0])
+                elif kind == "block":
+                    facts = entry.stat()
+                    blocks.append((facts.st_mtime_ns, facts.st_size, entry.path))
+                    total += facts.st_size
+        if total + num_bytes <= self._limit_bytes:
+            return total
+        for _, size, place in sorted(blocks):
             Path(place).unlink(missing_ok=True)
             total -= size
             if total + num_bytes <= _KEPT_SHARE * self._limit_bytes:
-                return
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        with self._lock_file.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+                break
+        return total
 
     def _path(self, key: str) -> Path:
         return self._folder / f"block-{hashlib.sha256(key.encode()).hexdigest()[:40]}"
+
+
+def _locks(file: FileIO) -> bool:
+    """Lock a file, unless others hold the lock for longer than it takes to reserve room."""
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOCK_SECONDS / 50)
+        else:
+            return True
 
 
 def _checksum(block: bytes) -> bytes:

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -66,8 +67,11 @@ def rates_of_hosts(rates: Sequence[float], group: dist.ProcessGroup | None = Non
 
 
 def _device(group: dist.ProcessGroup | None) -> torch.device | None:
-    """Return where NCCL wants its numbers."""
-    return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(group) == "nccl" else None
+    """Return where a group without CPUs, such as NCCL's, wants its numbers."""
+    # The name of a group's backend does not tell: it is "undefined" if torch has chosen one.
+    asked: Any = group or dist.group.WORLD
+    kinds = {device.type for device in asked._device_types}  # noqa: SLF001 - torch has no other way
+    return None if "cpu" in kinds else torch.device("cuda", torch.cuda.current_device())
 
 
 def _host_name() -> bytes:

@@ -6,17 +6,19 @@ answer is an error at once. Each error has the file and the host.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import http.client
-import os
 import random
 import re
-import threading
+import ssl
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from autosync.errors import InputError, OperationError, Problem
+from autosync.inputs.http_connections import IDLE, HttpServer
 
 _BUSY = frozenset({429, 500, 502, 503, 504})
 _MOVED = frozenset({301, 302, 303, 307, 308})
@@ -25,6 +27,10 @@ _MAX_MOVES = 5
 _LONGEST_PAUSE_SECONDS = 10.0
 _PIECE_BYTES = 2**16
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
+_KEPT_CHARACTERS = "!#$%&'()*+,/:;=?@[]~"
+"""Characters of an address that are sent as they are; others are quoted."""
+_BARE_PERCENT = re.compile("%(?![0-9A-Fa-f]{2})")
+_CONNECTION_ENDED = (ConnectionError, http.client.BadStatusLine, ssl.SSLError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +58,13 @@ class _TryAgain(Exception):  # noqa: N818 - not an error yet
 
 
 class HttpFile:
-    """A file that an HTTP server gives in ranges. Connections are used again, except in a fork."""
+    """A file that an HTTP server gives in ranges."""
 
     def __init__(self, url: str, patience: Patience) -> None:
         self.url = shown_url(url)
         self.host = host_of(url)
         self._whole_url = url
         self._patience = patience
-        self._idle = _IdleConnections()
         # The first byte tells the size: many servers of signed URLs refuse HEAD.
         (_, self._num_bytes, self._mark), _ = self._patiently(0, 1)
 
@@ -70,6 +75,15 @@ class HttpFile:
     @property
     def version(self) -> str:
         return f"{self._num_bytes}-{self._mark}"
+
+    @property
+    def tells_changes(self) -> bool:
+        return bool(self._mark)
+
+    @property
+    def identity(self) -> str:
+        # The query is not shown, and may say which file it is.
+        return f"{hashlib.sha256(self._whole_url.encode()).hexdigest()} {self.version}"
 
     def read(self, start: int, length: int) -> tuple[bytes, int]:
         if length == 0:
@@ -104,18 +118,13 @@ class HttpFile:
     def _once(self, url: str, start: int, length: int, moves_left: int) -> tuple[bytes, int, str]:
         """Return bytes, the size of the whole file, and its tag."""
         deadline = time.monotonic() + self._patience.timeout_seconds
-        address = urlsplit(url)
-        key = (address.scheme.lower(), address.netloc)
-        target = (address.path or "/") + (f"?{address.query}" if address.query else "")
-        connection = self._connected(key, address)
+        headers = {"Range": f"bytes={start}-{start + length - 1}", "Accept-Encoding": "identity"}
+        server, connection, answer = self._answer(urlsplit(url), headers)
+        status = answer.status
         is_reusable = False
         try:
-            headers = {"Range": f"bytes={start}-{start + length - 1}", "Accept-Encoding": "identity"}
-            connection.request("GET", target, headers=headers)
-            answer = connection.getresponse()
-            status = answer.status
-            if status in (206, 416):
-                body = _body(answer, length, deadline) if status == 206 else b""
+            if status in (206, 416) or _is_whole(answer, start, length):
+                body = _body(answer, length, deadline) if status != 416 else b""
                 result = self._understood(answer, body, start, length)
                 # A connection with unread bytes would give them to the next request.
                 is_reusable = not answer.read(1) and not answer.will_close
@@ -124,16 +133,43 @@ class HttpFile:
             raise _TryAgain(_in_words(error)) from error
         finally:
             if is_reusable:
-                self._idle.put(key, connection)
+                IDLE.put(server, connection)
             else:
                 connection.close()
         if status in _MOVED and moves_left and (place := answer.headers.get("Location")):
             return self._once(self._moved(url, place), start, length, moves_left - 1)
         raise self._refusal(status, answer)
 
+    def _answer(
+        self, address: SplitResult, headers: Mapping[str, str]
+    ) -> tuple[HttpServer, http.client.HTTPConnection, http.client.HTTPResponse]:
+        """Return the answer to a request, its body unread, with the connection that it came over.
+
+        Servers end connections that were idle for long. This is no failed try: the request is sent again at once.
+        """
+        server = self._server(address)
+        target = _target(address)
+        held = IDLE.take(server)
+        try:
+            if held is not None:
+                try:
+                    return server, held, _asked(held, target, headers)
+                except _CONNECTION_ENDED:
+                    # The others have been idle for longer.
+                    IDLE.drop(server)
+            connection = self._connection(server)
+            return server, connection, _asked(connection, target, headers)
+        except (OSError, http.client.HTTPException) as error:
+            raise _TryAgain(_in_words(error)) from error
+
     def _understood(
         self, answer: http.client.HTTPResponse, body: bytes, start: int, length: int
     ) -> tuple[bytes, int, str]:
+        mark = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
+        if answer.status == 200:
+            if len(body) != length:
+                raise _TryAgain(f"gave {len(body)} of {length} bytes")
+            return body, length, mark
         match = _RANGE.fullmatch(answer.headers.get("Content-Range", "").strip())
         if match is None:
             raise OperationError(f"{self.url}: {self.host} gave a range without a readable Content-Range")
@@ -145,7 +181,7 @@ class HttpFile:
             raise OperationError(f"{self.url}: {self.host} gave bytes {match[1]} to {match[2]}, not those asked for")
         if answer.status == 206 and len(body) != expected[1] - expected[0] + 1:
             raise _TryAgain(f"gave {len(body)} of {expected[1] - expected[0] + 1} bytes")
-        return body, num_bytes, answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
+        return body, num_bytes, mark
 
     def _refusal(self, status: int, answer: http.client.HTTPResponse) -> Exception:
         if status in _BUSY:
@@ -160,64 +196,50 @@ class HttpFile:
         return OperationError(f"{self.url}: {self.host} answered {status} {answer.reason}")
 
     def _moved(self, url: str, place: str) -> str:
+        # Header fields come as Latin-1, and addresses are UTF-8.
+        with contextlib.suppress(UnicodeError):
+            place = place.encode("latin-1").decode()
         target = urljoin(url, place)
         if urlsplit(target).scheme.lower() not in ("http", "https"):
             raise OperationError(f"{self.url}: {self.host} sends to an address that is not HTTP")
         return target
 
-    def _connected(self, key: tuple[str, str], address: Any) -> http.client.HTTPConnection:
-        """Return an idle connection to a server, or a new one."""
-        held = self._idle.take(key)
-        if held is not None:
-            return held
-        kind = http.client.HTTPSConnection if key[0] == "https" else http.client.HTTPConnection
+    def _server(self, address: SplitResult) -> HttpServer:
         try:
-            return kind(address.hostname or "", address.port, timeout=self._patience.timeout_seconds)
-        except (ValueError, http.client.InvalidURL) as error:
-            raise InputError([Problem(what=str(error), rule="http://HOST[:PORT]/PATH", file=self.url)]) from error
+            return HttpServer(address.scheme.lower(), address.hostname or "", address.port)
+        except ValueError as error:
+            raise self._no_address(str(error)) from error
 
-    def close(self) -> None:
-        """Close the connections. The file may be read again."""
-        self._idle.close()
+    def _connection(self, server: HttpServer) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if server.scheme == "https" else http.client.HTTPConnection
+        try:
+            return kind(server.host, server.port, timeout=self._patience.timeout_seconds)
+        except http.client.InvalidURL as error:
+            raise self._no_address(str(error)) from error
 
-    def __del__(self) -> None:
-        if hasattr(self, "_idle"):
-            self._idle.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_idle"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._idle = _IdleConnections()
+    def _no_address(self, what: str) -> InputError:
+        return InputError([Problem(what=what, rule="http://HOST[:PORT]/PATH", file=self.url)])
 
 
-class _IdleConnections:
-    """Connections that no request uses, by server. A fork closes its copies and begins with none."""
+def _target(address: SplitResult) -> str:
+    """Return what a request asks a server for. People and servers write addresses with spaces and other letters."""
+    target = (address.path or "/") + (f"?{address.query}" if address.query else "")
+    return _BARE_PERCENT.sub("%25", quote(target, safe=_KEPT_CHARACTERS))
 
-    def __init__(self) -> None:
-        self._process = os.getpid()
-        self._lock = threading.Lock()
-        self._by_server: dict[tuple[str, str], list[http.client.HTTPConnection]] = {}
 
-    def take(self, key: tuple[str, str]) -> http.client.HTTPConnection | None:
-        if self._process != os.getpid():
-            # The lock may be a copy of one that another thread held.
-            self._process, self._lock = os.getpid(), threading.Lock()
-            self.close()
-        with self._lock:
-            held = self._by_server.get(key)
-            return held.pop() if held else None
+def _asked(connection: http.client.HTTPConnection, target: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
+    """Send a request and return the answer, its body unread. After an error the connection is closed."""
+    try:
+        connection.request("GET", target, headers=dict(headers))
+        return connection.getresponse()
+    except BaseException:
+        connection.close()
+        raise
 
-    def put(self, key: tuple[str, str], connection: http.client.HTTPConnection) -> None:
-        with self._lock:
-            self._by_server.setdefault(key, []).append(connection)
 
-    def close(self) -> None:
-        dropped, self._by_server = self._by_server, {}
-        for connections in dropped.values():
-            for connection in connections:
-                connection.close()
+def _is_whole(answer: http.client.HTTPResponse, start: int, length: int) -> bool:
+    """Whether a server gives a whole file as such, because the range that was asked for is the whole file."""
+    return answer.status == 200 and start == 0 and answer.length == length
 
 
 def _body(answer: http.client.HTTPResponse, length: int, deadline: float) -> bytes:

@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
+from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate, get_worker_info
+from torch.utils.data._utils import worker as torch_worker
 
 from autosync import jsonio
 from autosync.errors import InputError, OperationError, Problem
@@ -123,7 +124,10 @@ class _EpochBatches(Sampler[list[int]]):
 
 
 class _WorkerStart:
-    """Prepares a worker: its number of threads, its process number for messages about it, and the marks of its rank."""
+    """Prepares a worker: its number of threads, its process number for messages about it, and the marks of its rank.
+
+    Code that asks torch for the worker's dataset gets the user's, not what wraps it.
+    """
 
     def __init__(self, settings: InputSettings, more: Callable[[int], None] | None) -> None:
         self.processes = multiprocessing.get_context().Array("q", max(settings.num_workers, 1), lock=False)
@@ -135,6 +139,8 @@ class _WorkerStart:
         self.processes[worker] = os.getpid()
         torch.set_num_threads(self._num_threads)
         adopt(self._marks)
+        info: Any = get_worker_info()
+        torch_worker._worker_info = replace(info, dataset=info.dataset.dataset)  # noqa: SLF001 - torch has no other way
         if self._more is not None:
             self._more(worker)
 
@@ -142,8 +148,8 @@ class _WorkerStart:
 class InputLoader(DataLoader[Any]):
     """A DataLoader with exact epochs, a state, and a report. Make one with `autosync.loader`.
 
-    Each complete pass moves to the next epoch. A pass that is left early is repeated from its start, unless
-    `load_state_dict` says where to continue. One pass runs at a time.
+    Each complete pass moves to the next epoch. A pass that is left early is repeated from where it began: the start of
+    the epoch, or the place that `load_state_dict` has set. One pass runs at a time: a new one ends those before it.
     """
 
     def __init__(
@@ -161,6 +167,8 @@ class InputLoader(DataLoader[Any]):
         self.order = order
         self._batches = _EpochBatches(order)
         self._num_seen = 0
+        # A number for the pass that runs, and a new one for each change of its place.
+        self._pass = 0
         self._has_shares = bool(order.shares)
         self._watch = InputWatch()
         self._start = _WorkerStart(settings, worker_init_fn)
@@ -188,9 +196,14 @@ class InputLoader(DataLoader[Any]):
         return self._num_seen
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin the next pass with this epoch, from its start."""
+        """Begin the next pass with this epoch; a place in it that `load_state_dict` has set stays."""
+        if epoch != self._batches.epoch:
+            self._go_to(epoch, 0)
+
+    def _go_to(self, epoch: int, num_seen: int) -> None:
+        self._pass += 1
         self._batches.epoch = epoch
-        self._batches.num_seen = self._num_seen = 0
+        self._batches.num_seen = self._num_seen = num_seen
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place after the batch that was delivered last. Batches that were only prefetched do not count."""
@@ -218,8 +231,7 @@ class InputLoader(DataLoader[Any]):
                 f"the state is at example {num_seen} of epoch {epoch}",
                 rule=f"an example from 0 to {self.order.num_examples}",
             )
-        self._batches.epoch = epoch
-        self._batches.num_seen = self._num_seen = num_seen
+        self._go_to(epoch, num_seen)
         shares = tuple(state.get("shares", ()))
         if not self._has_shares:
             # Shares are of so many ranks and of this batch; others begin with equal ones.
@@ -302,17 +314,19 @@ class InputLoader(DataLoader[Any]):
         self._watch = InputWatch()
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        self._num_seen = self._batches.num_seen
+        self._go_to(self._batches.epoch, self._batches.num_seen)
+        this_pass = self._pass
         sizes = iter(self.order.step_sizes(self._num_seen))
         ours, reads_first = marks(), self.settings.right_of_way == "reads"
         is_first = True
         began = arrived = time.perf_counter()
-        try:
-            batches = super().__iter__()
-        finally:
-            # The sampler has taken its place: the next pass is a new one.
-            self._batches.num_seen = 0
+        batches = super().__iter__()
         while True:
+            if self._pass != this_pass:
+                raise OperationError(
+                    "this pass of the loader is over: another one has begun, or its place was changed (set_epoch, "
+                    "load_state_dict). One pass runs at a time; another loader of the same dataset has its own"
+                )
             try:
                 with ours.awaiting_batch(reads_first=reads_first):
                     batch, failure, times = next(batches)
@@ -332,8 +346,7 @@ class InputLoader(DataLoader[Any]):
             self._num_seen += next(sizes)
             yield batch
             began = time.perf_counter()
-        self._batches.epoch += 1
-        self._num_seen = 0
+        self._go_to(self._batches.epoch + 1, 0)
 
     def _explained(self, error: RuntimeError) -> OperationError | None:
         """Return an error that names the worker, or None if no worker ended."""

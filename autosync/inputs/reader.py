@@ -74,7 +74,7 @@ class ShardReader:
 
     def _one(self, request: ByteRange) -> bytes:
         file, start, length = request
-        key = f"{file.url} {file.version} {start} {length}" if self._cache is not None else ""
+        key = f"{file.identity} {start} {length}" if self._cache is not None else ""
         if self._cache is not None and (kept := self._cache.get(key)) is not None:
             return kept
         if self._settings.right_of_way == "gradients":

@@ -5,6 +5,7 @@ Nothing is read as a whole unasked: a storage gives ranges of bytes.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import socket
@@ -12,7 +13,7 @@ import stat
 import time
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from autosync.errors import InputError, OperationError, Problem
 from autosync.inputs.http_requests import HttpFile, Patience, host_of, missing_shard, shown_url
@@ -38,6 +39,14 @@ class ShardFile(Protocol):
     def version(self) -> str:
         """A text that changes when the file changes."""
 
+    @property
+    def tells_changes(self) -> bool:
+        """Whether a file of the same size would have another version."""
+
+    @property
+    def identity(self) -> str:
+        """A text that no other file has, and no other version of this one."""
+
     def read(self, start: int, length: int) -> tuple[bytes, int]:
         """Return exactly these bytes and the number of retries; raise OperationError with file and host otherwise."""
 
@@ -48,7 +57,7 @@ def open_shard(url: str, patience: Patience | None = None) -> ShardFile:
     if scheme in ("http", "https"):
         return HttpFile(url, patience or Patience())
     if scheme == "file":
-        return LocalFile(urlsplit(url).path if url.lower().startswith("file://") else url)
+        return LocalFile(unquote(urlsplit(url).path) if url.lower().startswith("file://") else url)
     return FsspecFile(url)
 
 
@@ -69,6 +78,8 @@ class LocalFile:
             raise _refused(path, "is no regular file")
         self.num_bytes = found.st_size
         self.version = f"{found.st_size}-{found.st_mtime_ns}"
+        self.tells_changes = True
+        self.identity = f"{Path(path).absolute()} {self.version}"
 
     def read(self, start: int, length: int) -> tuple[bytes, int]:
         try:
@@ -111,6 +122,8 @@ class FsspecFile:
             system, _ = self._system()
             self.host = _endpoint_of(system) or self.host
             self.num_bytes, self.version = self._facts()
+            self.tells_changes = not self.version.endswith("-")
+            self.identity = f"{hashlib.sha256(url.encode()).hexdigest()} {self.version}"
         except FileNotFoundError as error:
             raise missing_shard(self.url, self.host) from error
         except ImportError as error:

@@ -1,7 +1,7 @@
 """Finds the samples of a tar shard, as webdataset has them: neighbouring files with the same base name are one sample.
 
 `images/cat7.jpg` and `images/cat7.cls` are the fields `jpg` and `cls` of the sample `images/cat7`. Only headers are
-read. A shard that ends early is an error, and so is anything in it that could not be given to the user.
+looked at. A shard that ends early is an error, and so is anything in it that could not be given to the user.
 """
 
 from __future__ import annotations
@@ -54,11 +54,22 @@ def index_shard(file: ShardFile, reader: ShardReader, *, buffer_bytes: int) -> t
             end = archive.offset
     except (tarfile.TarError, EOFError, ValueError) as error:
         raise damaged(file, str(error)) from error
-    # tarfile takes a damaged header and a missing end for an end. A real one is an empty block.
-    (tail,) = reader.read([ByteRange(file, end, max(min(len(_END), file.num_bytes - end), 0))])
-    if tail != _END:
-        raise damaged(file, f"no archive continues or ends at byte {end} of {file.num_bytes}")
+    _check_end(file, reader, end, buffer_bytes)
     return samples
+
+
+def _check_end(file: ShardFile, reader: ShardReader, end: int, buffer_bytes: int) -> None:
+    """Raise unless an archive ends at a byte: with an empty block, and nothing but empty ones behind it.
+
+    tarfile takes a damaged header, a missing end and the first empty block for an end. Behind an empty block there may
+    be another archive, if two were joined, or the rest of this one, if a download has left a hole.
+    """
+    for start in range(end, max(file.num_bytes, end + 1), buffer_bytes):
+        (piece,) = reader.read([ByteRange(file, start, max(min(buffer_bytes, file.num_bytes - start), 0))])
+        if start == end and piece[: len(_END)] != _END:
+            raise damaged(file, f"no archive continues or ends at byte {end} of {file.num_bytes}")
+        if piece.strip(b"\0"):
+            raise damaged(file, f"more data follows the end at byte {end} (archives joined, or a hole in this one?)")
 
 
 def _fields(archive: tarfile.TarFile, file: ShardFile) -> Iterator[tuple[str, TarField]]:

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from autosync.errors import InputError, Problem
 from autosync.inputs.http_requests import Patience
 from autosync.inputs.reader import ByteRange, ShardReader
-from autosync.inputs.storage import open_shard
+from autosync.inputs.storage import ShardFile, open_shard
 from autosync.inputs.tar_index import TarSample, index_shard
 from autosync.specs.input_settings import InputSettings
 
@@ -39,7 +39,8 @@ class TarShards(Dataset[Any]):
     """The samples of tar shards, which may lie in local files, on HTTP servers, or where fsspec reads.
 
     A sample is a mapping from extension to bytes, with its name as `__key__`. `decode` turns it into an example;
-    autosync itself interprets no bytes. The headers of all shards are read at the start.
+    autosync itself interprets no bytes. The headers of all shards are read at the start; where samples are smaller than
+    a request, this reads the whole shards.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class TarShards(Dataset[Any]):
         self._settings = settings or InputSettings()
         self._reader = ShardReader(self._settings)
         self._files = [open_shard(str(url), patience) for url in urls]
+        _check_cache(self._settings, self._files)
         self._samples: list[tuple[TarSample, ...]] = [
             index_shard(file, self._reader, buffer_bytes=self._settings.read_bytes) for file in self._files
         ]
@@ -88,6 +90,7 @@ class TarShards(Dataset[Any]):
 
     def with_settings(self, settings: InputSettings) -> TarShards:
         """Return the same dataset read under other settings. The headers are not read again."""
+        _check_cache(settings, self._files)
         other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._settings = settings  # noqa: SLF001 - the same class
@@ -132,6 +135,17 @@ class TarShards(Dataset[Any]):
             # The user's traceback stays; without the sample's name nobody would find the file.
             error.add_note(f"while decoding the sample {sample.key!r} of {self._files[shard].url}")
             raise
+
+
+def _check_cache(settings: InputSettings, files: Sequence[ShardFile]) -> None:
+    """Refuse to keep blocks on disk of a file that may change unseen: a later run would read the old ones."""
+    if settings.cache != "disk":
+        return
+    for file in files:
+        if not file.tells_changes:
+            what = f"{file.host} states neither ETag nor Last-Modified, so a changed file looks the same"
+            rule = "a cache on disk needs one of them; a cache in memory does not"
+            raise InputError([Problem(what=what, rule=rule, file=file.url)])
 
 
 def _joined(ranges: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:

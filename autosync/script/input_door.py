@@ -58,8 +58,11 @@ class InputDoor:
                 )
             if reason:
                 return stock(loader)
-            with _with_settings(loader, given, change):
-                return stock(loader)
+            with _with_settings(loader, given, change) as watched:
+                batches = stock(loader)
+            if watched is not None and 0 in (given.num_workers, loader.num_workers):
+                watched.watch_start(batches)
+            return batches
 
         return get_iterator
 
@@ -103,8 +106,11 @@ def why_not(loader: DataLoader[Any], settings: InputSettings) -> str:
 
 
 @contextlib.contextmanager
-def _with_settings(loader: DataLoader[Any], settings: InputSettings, change: str) -> Iterator[None]:
-    """Give the loader other settings while it makes its iterator, which keeps what it needs."""
+def _with_settings(loader: DataLoader[Any], settings: InputSettings, change: str) -> Iterator[WatchedBatches | None]:
+    """Give the loader other settings while it makes its iterator, which keeps what it needs.
+
+    Its sampler is watched if batches are asked for at other times.
+    """
     dataset, collate = loader.dataset, loader.collate_fn
     guard = ExampleGuard(dataset, collate, change)
     has_workers = settings.num_workers > 0
@@ -119,8 +125,9 @@ def _with_settings(loader: DataLoader[Any], settings: InputSettings, change: str
             is_guarded=settings.num_workers != loader.num_workers,
         ),
     }
+    watched: WatchedBatches | None = None
     if (settings.num_workers, settings.prefetch_factor) != (loader.num_workers, loader.prefetch_factor):
-        given[sampler] = WatchedBatches(
+        given[sampler] = watched = WatchedBatches(
             getattr(loader, sampler),
             dataset,
             loader.generator,
@@ -135,6 +142,6 @@ def _with_settings(loader: DataLoader[Any], settings: InputSettings, change: str
     # Past DataLoader.__setattr__, which refuses another sampler.
     loader.__dict__.update(given)
     try:
-        yield
+        yield watched
     finally:
         loader.__dict__.update(before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -123,6 +124,32 @@ class WatchedBatches:
         self._change = change
         self._is_copied = is_copied
         self._begins = begins
+        # The places of the generators that the first batch is drawn from.
+        self._first_drawn: set[int] = set()
+
+    def watch_start(self, batches: Any) -> None:
+        """Refuse, at the first batch of torch's iterator, what the script has drawn since it made the iterator.
+
+        Workers get their first batches when the iterator is made, and without workers the sampler draws at the first
+        batch. So the order of draws differs if both draw from the same generator, as two shuffled loaders do that are
+        read side by side.
+        """
+        made, stock, iterator = self._states.now(), type(batches)._next_data, weakref.ref(batches)  # noqa: SLF001
+
+        def first_data() -> Any:
+            owner: Any = iterator()
+            del owner._next_data  # noqa: SLF001
+            drawn = _changed(made, self._states.now())
+            data = stock(owner)
+            if drawn & self._first_drawn:
+                raise InputChangesError(
+                    f"random numbers are drawn between the start of a loop and its first batch, and the sampler draws "
+                    f"from the same generator, earlier or later than with the script's settings: {self._change} "
+                    f"({_REMEDY})"
+                )
+            return data
+
+        batches._next_data = first_data  # noqa: SLF001
 
     def __len__(self) -> int:
         return len(self._own)
@@ -136,7 +163,10 @@ class WatchedBatches:
                 batch = next(batches)
             except StopIteration:
                 return
-            if not is_first and self._states.now() != before:
+            drawn = _changed(before, self._states.now())
+            if is_first:
+                self._first_drawn = drawn
+            elif drawn:
                 raise InputChangesError(
                     f"the sampler draws random numbers between batches, earlier or later than with the script's "
                     f"settings: {self._change} ({_REMEDY})"
@@ -150,6 +180,11 @@ class WatchedBatches:
             is_first = False
             self._begins()
             yield batch
+
+
+def _changed(before: list[Any], now: list[Any]) -> set[int]:
+    """Return the places of the generators that were drawn from."""
+    return {place for place, (old, new) in enumerate(zip(before, now, strict=True)) if old != new}
 
 
 def _identities(dataset: object) -> dict[str, int]:

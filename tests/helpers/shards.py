@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import socket
 import tarfile
 import threading
 import time
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -42,10 +44,10 @@ def number_of(sample: dict[str, Any]) -> int:
 
 @dataclass
 class ShardServer:
-    """A folder over HTTP. `answers` are statuses that the next requests get instead of their data.
+    """A folder over HTTP. A file may have the query of a URL in its name.
 
-    With `cut_bytes`, bodies end after so many bytes, although the header promises more. `pause_seconds` passes before
-    each piece of 4 kB.
+    `answers` are statuses that the next requests get instead of their data. With `cut_bytes`, bodies end after so many
+    bytes, although the header promises more. `pause_seconds` passes before each piece of 4 kB.
     """
 
     folder: Path
@@ -54,11 +56,79 @@ class ShardServer:
     cut_bytes: int | None = None
     pause_seconds: float = 0.0
     gives_ranges: bool = True
+    tag: str = ""
     num_requests: int = 0
+    num_connections: int = 0
+    connections: list[socket.socket] = field(default_factory=list)
 
     @property
     def host(self) -> str:
         return self.url.removeprefix("http://")
+
+    def file_of(self, target: str) -> Path:
+        """Return the file that a request asks for."""
+        asked = unquote(target.lstrip("/"))
+        whole = self.folder / asked
+        return whole if whole.is_file() else self.folder / asked.partition("?")[0]
+
+    def end_connections(self) -> None:
+        """End all connections, as servers do that were idle for long."""
+        for connection in self.connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+class _ShardRequests(BaseHTTPRequestHandler):
+    """Answers requests as a `ShardServer` says."""
+
+    state: ShardServer
+    protocol_version = "HTTP/1.1"
+    # Otherwise the first piece waits 40 ms for an acknowledgement of the headers, if the pause is shorter.
+    disable_nagle_algorithm = True
+
+    def log_message(self, *_arguments: Any) -> None:
+        """Tests print nothing."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.state.num_connections += 1
+        self.state.connections.append(self.connection)
+
+    def do_GET(self) -> None:
+        self.state.num_requests += 1
+        path = self.state.file_of(self.path)
+        if self.state.answers:
+            return self._head(self.state.answers.pop(0), 0)
+        if not path.is_file():
+            return self._head(404, 0)
+        data = path.read_bytes()
+        if not self.state.gives_ranges:
+            self._head(200, len(data))
+            return self._body(data)
+        first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+        if first >= len(data):
+            return self._head(416, 0, f"bytes */{len(data)}")
+        piece = data[first : last + 1]
+        self._head(206, len(piece), f"bytes {first}-{first + len(piece) - 1}/{len(data)}")
+        return self._body(piece)
+
+    def _head(self, status: int, length: int, content_range: str = "") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(length))
+        for name, value in (("Content-Range", content_range), ("ETag", self.state.tag)):
+            if value:
+                self.send_header(name, value)
+        self.end_headers()
+
+    def _body(self, data: bytes) -> None:
+        if self.state.cut_bytes is not None and len(data) > self.state.cut_bytes:
+            self.wfile.write(data[: self.state.cut_bytes])
+            self.close_connection = True
+            return
+        with contextlib.suppress(OSError):
+            for at in range(0, len(data), 4096):
+                time.sleep(self.state.pause_seconds)
+                self.wfile.write(data[at : at + 4096])
 
 
 @contextlib.contextmanager
@@ -66,50 +136,7 @@ def serving(folder: Path) -> Iterator[ShardServer]:
     """Serve a folder on a port of this machine."""
     state = ShardServer(folder)
 
-    class _Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        # Otherwise the first piece waits 40 ms for an acknowledgement of the headers, if the pause is shorter.
-        disable_nagle_algorithm = True
-
-        def log_message(self, *_arguments: Any) -> None:
-            """Tests print nothing."""
-
-        def do_GET(self) -> None:
-            state.num_requests += 1
-            path = state.folder / self.path.lstrip("/").partition("?")[0]
-            if state.answers:
-                return self._head(state.answers.pop(0), 0)
-            if not path.is_file():
-                return self._head(404, 0)
-            data = path.read_bytes()
-            if not state.gives_ranges:
-                self._head(200, len(data))
-                return self._body(data)
-            first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
-            if first >= len(data):
-                return self._head(416, 0, f"bytes */{len(data)}")
-            piece = data[first : last + 1]
-            self._head(206, len(piece), f"bytes {first}-{first + len(piece) - 1}/{len(data)}")
-            return self._body(piece)
-
-        def _head(self, status: int, length: int, content_range: str = "") -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(length))
-            if content_range:
-                self.send_header("Content-Range", content_range)
-            self.end_headers()
-
-        def _body(self, data: bytes) -> None:
-            if state.cut_bytes is not None and len(data) > state.cut_bytes:
-                self.wfile.write(data[: state.cut_bytes])
-                self.close_connection = True
-                return
-            with contextlib.suppress(OSError):
-                for at in range(0, len(data), 4096):
-                    time.sleep(state.pause_seconds)
-                    self.wfile.write(data[at : at + 4096])
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("_Requests", (_ShardRequests,), {"state": state}))
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, get_worker_info
 
 import autosync
 from autosync.errors import InputError, OperationError
@@ -72,6 +72,30 @@ def test_an_epoch_continues_in_another_loader(tmp_path: Path) -> None:
         other.load_state_dict(state)
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_pass_that_another_one_has_ended_is_refused(num_workers: int) -> None:
+    batches = autosync.loader(_Numbers(), InputSettings(num_workers=num_workers), batch_size=2, shuffle=False)
+    running = iter(batches)
+    assert [next(running).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    assert next(iter(batches)).tolist() == [0, 1]
+    with pytest.raises(OperationError, match="this pass of the loader is over: another one has begun"):
+        next(running)
+    assert _epoch(batches) == list(range(12))
+
+
+def test_a_look_at_a_batch_keeps_the_place_to_continue_at() -> None:
+    batches = autosync.loader(_Numbers(), InputSettings(num_workers=0), batch_size=2, shuffle=False)
+    batches.load_state_dict({**batches.state_dict(), "epoch": 3, "num_seen": 8})
+    assert next(iter(batches)).tolist() == [8, 9]
+    # As loops do that know DistributedSampler.
+    batches.set_epoch(3)
+    assert _epoch(batches) == [8, 9, 10, 11]
+    assert (batches.epoch, batches.num_seen) == (4, 0)
+    batches.load_state_dict({**batches.state_dict(), "num_seen": 8})
+    batches.set_epoch(5)
+    assert _epoch(batches) == list(range(12))
+
+
 class _Numbers:
     """A dataset without shards, of which one example may end its worker."""
 
@@ -85,6 +109,29 @@ class _Numbers:
         if number == self.deadly:
             os.kill(os.getpid(), signal.SIGKILL)
         return torch.tensor(number)
+
+
+class _Marked(_Numbers):
+    """A dataset whose examples are what `worker_init_fn` has written."""
+
+    mark = -1
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        info = get_worker_info()
+        assert info is not None
+        assert id(info.dataset) == id(self)
+        return torch.tensor(self.mark)
+
+
+def _mark(worker: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    info.dataset.mark = worker  # type: ignore[attr-defined]
+
+
+def test_worker_init_fn_prepares_the_users_dataset() -> None:
+    batches = autosync.loader(_Marked(), InputSettings(num_workers=2), batch_size=2, worker_init_fn=_mark)
+    assert _epoch(batches) == [0, 0, 1, 1] * 3
 
 
 def test_a_killed_worker_is_named() -> None:

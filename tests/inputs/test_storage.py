@@ -1,9 +1,12 @@
 """Real files and a real HTTP server: exact bytes, retries within a limit, and errors with file and host."""
 
+import fcntl
+import os
 import tarfile
 import threading
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -11,6 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from autosync.errors import InputError, OperationError
+from autosync.inputs import block_cache
 from autosync.inputs.block_cache import DiskBlocks, MemoryBlocks
 from autosync.inputs.http_requests import Patience
 from autosync.inputs.meter import METER
@@ -22,6 +26,11 @@ from autosync.inputs.tar_shards import TarShards
 from autosync.right_of_way import marks
 from autosync.specs.input_settings import InputSettings
 from tests.helpers.shards import number_of, serving, write_shard, write_shards
+
+
+def _numbers(dataset: TarShards) -> list[int]:
+    return [number_of(dataset[place]) for place in range(len(dataset))]
+
 
 QUICK = Patience(num_retries=2, timeout_seconds=5, pause_seconds=0.01)
 
@@ -82,6 +91,101 @@ def test_caches_keep_their_limit_and_refuse_damage(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("block-*")
     path.write_bytes(path.read_bytes()[:-1] + b"y")
     assert disk.get("one") is None
+
+
+def test_a_cache_whose_lock_is_held_keeps_nothing_and_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_cache, "_PAUSE_SECONDS", 0.0)
+    disk = DiskBlocks(tmp_path, 1000)
+    # A worker that holds it may be stopped.
+    with (tmp_path / "lock").open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        disk.put("one", b"x")
+    assert disk.get("one") is None
+    disk.put("one", b"x")
+    assert disk.get("one") == b"x"
+
+
+def test_a_cache_counts_its_blocks_after_a_crash(tmp_path: Path) -> None:
+    disk = DiskBlocks(tmp_path, 1000)
+    disk.put("one", bytes(396))
+    # Room was reserved for two blocks: one was never begun, and one never finished.
+    (tmp_path / "lock").write_text("1000")
+    unfinished = tmp_path / "new-300-cut"
+    unfinished.write_bytes(bytes(100))
+    os.utime(unfinished, (0, 0))
+    disk.put("two", bytes(396))
+    assert disk.get("one") == disk.get("two") == bytes(396)
+    assert not unfinished.exists()
+    # A block that is being written counts.
+    (tmp_path / "new-300-running").touch()
+    (tmp_path / "lock").write_text("1000")
+    disk.put("three", bytes(96))
+    assert disk.get("three") == bytes(96)
+    assert sum(disk.get(key) is not None for key in ("one", "two")) == 1
+
+
+@pytest.mark.parametrize("cache", ["memory", "disk"])
+def test_a_cache_tells_urls_apart_by_their_query(tmp_path: Path, cache: str) -> None:
+    for number in range(2):
+        write_shard(tmp_path / f"get?shard={number}", range(3 * number, 3 * number + 3))
+    settings = InputSettings(
+        cache=cache,  # type: ignore[arg-type]
+        cache_limit_bytes=10**6,
+        cache_folder=str(tmp_path / "cache"),
+    )
+    with serving(tmp_path) as server:
+        urls = [f"{server.url}/get?shard={number}" for number in range(2)]
+        server.tag = '"of-the-program"'
+        assert _numbers(TarShards(urls, settings=settings)) == list(range(6))
+        server.tag = ""
+        if cache == "memory":
+            assert _numbers(TarShards(urls, settings=settings)) == list(range(6))
+        else:
+            with pytest.raises(InputError, match="states neither ETag nor Last-Modified"):
+                TarShards(urls, settings=settings)
+            with pytest.raises(InputError, match="states neither ETag nor Last-Modified"):
+                TarShards(urls).with_settings(settings)
+
+
+def test_files_of_a_server_share_its_connections(tmp_path: Path) -> None:
+    paths = write_shards(tmp_path, [1] * 20)
+    with serving(tmp_path) as server:
+        dataset = TarShards([f"{server.url}/{path.name}" for path in paths])
+        assert _numbers(dataset) == list(range(20))
+        assert server.num_connections == 1
+
+
+def test_connections_that_a_server_has_ended_are_no_failed_try(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(bytes(5000))
+    reader = ShardReader(InputSettings(read_bytes=512, read_concurrency=6))
+    with serving(tmp_path) as server:
+        server.pause_seconds = 0.05
+        file = open_shard(f"{server.url}/data", Patience(num_retries=0))
+        assert reader.read([ByteRange(file, 0, 5000)]) == [bytes(5000)]
+        assert server.num_connections == 6
+        server.end_connections()
+        assert file.read(0, 100) == (bytes(100), 0)
+        reader.close()
+
+
+def test_addresses_with_any_letters_are_read(tmp_path: Path) -> None:
+    for name in ("my file.tar", "größe 100%.tar"):
+        path = write_shard(tmp_path / name, range(2))
+        with serving(tmp_path) as server:
+            for url in (f"{server.url}/{name}", f"{server.url}/{quote(name)}", path.as_uri(), str(path)):
+                assert _numbers(TarShards([url])) == [0, 1], url
+
+
+def test_a_server_may_give_a_whole_file_as_such(tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(b"x")
+    with serving(tmp_path) as server:
+        server.gives_ranges = False
+        assert open_shard(f"{server.url}/one", QUICK).read(0, 1) == (b"x", 0)
+        server.cut_bytes = 0
+        with pytest.raises(OperationError, match="gave 0 of 1 bytes"):
+            open_shard(f"{server.url}/one", QUICK)
 
 
 def test_shards_over_http_give_the_samples_of_the_files(tmp_path: Path) -> None:
@@ -187,6 +291,21 @@ def test_a_shard_that_is_cut_anywhere_is_an_error(tmp_path: Path) -> None:
             TarShards([cut])
     cut.write_bytes(whole[: end + 512])
     assert len(TarShards([cut])) == 3
+
+
+def test_data_behind_the_end_of_an_archive_is_an_error(tmp_path: Path) -> None:
+    one, two = write_shards(tmp_path, [2, 2])
+    joined = tmp_path / "joined.tar"
+    joined.write_bytes(one.read_bytes() + two.read_bytes())
+    with pytest.raises(OperationError, match=r"joined\.tar: the shard on .* more data follows the end at byte"):
+        TarShards([joined], settings=InputSettings(read_bytes=512))
+    # A hole that begins at a header looks like the end, too.
+    whole = one.read_bytes()
+    joined.write_bytes(bytes(1024) + whole[1024:])
+    with pytest.raises(OperationError, match="more data follows the end at byte 0"):
+        TarShards([joined])
+    joined.write_bytes(one.read_bytes() + bytes(10**6))
+    assert len(TarShards([joined])) == 2
 
 
 def test_what_is_no_sample_is_an_error(tmp_path: Path) -> None:

@@ -221,6 +221,34 @@ def test_a_dataset_that_the_script_changes_meanwhile_is_refused(
     assert len(told) == 2, "once for each loader"
 
 
+@pytest.mark.parametrize(("own", "settings"), [(0, WORKERS), (2, InputSettings(num_workers=0))])
+def test_draws_between_the_start_of_a_loop_and_its_first_batch_are_refused(
+    monkeypatch: pytest.MonkeyPatch, told: list[str], own: int, settings: InputSettings
+) -> None:
+    def begun(*, shuffle: bool, generator: torch.Generator | None = None) -> list[Iterator[Any]]:
+        one = DataLoader(Numbers(), batch_size=3, num_workers=own, shuffle=shuffle, generator=generator)
+        return [iter(one), iter(DataLoader(Numbers(), batch_size=3, num_workers=own, shuffle=shuffle))]
+
+    door = InputDoor(settings, is_training=lambda: True, tell=told.append)
+    stock = vars(DataLoader)["_get_iterator"]
+    monkeypatch.setattr(DataLoader, "_get_iterator", door.replacing(stock))
+    # Two shuffled loaders side by side, as zip reads them.
+    pair = begun(shuffle=True)
+    with pytest.raises(InputChangesError, match="between the start of a loop and its first batch"):
+        next(pair[0])
+    # Without draws of the sampler, or with draws from a generator of its own, the order is the same.
+    for pair in (begun(shuffle=False), begun(shuffle=True, generator=torch.Generator())):
+        assert len(next(pair[0])[0]) == 3
+    # One after the other is no such case.
+    torch.manual_seed(1)
+    found = [next(iter(DataLoader(Numbers(), batch_size=3, num_workers=own, shuffle=True)))[0] for _ in range(2)]
+    monkeypatch.setattr(DataLoader, "_get_iterator", stock)
+    torch.manual_seed(1)
+    for numbers in found:
+        expected = next(iter(DataLoader(Numbers(), batch_size=3, num_workers=own, shuffle=True)))[0]
+        assert numbers.tolist() == expected.tolist()
+
+
 class Endless(IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(range(6))
