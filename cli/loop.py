@@ -151,6 +151,7 @@ def run(
     from autosync.loops.checkpoints import Checkpoints
     from autosync.loops.launch import this_machine
     from autosync.loops.rank_run import LoopSettings
+    from autosync.loops.reports import finite
     from autosync.loops.run import run_loop
     from autosync.specs.cluster_file import load_cluster
 
@@ -158,11 +159,12 @@ def run(
         raise click.UsageError("--workers are ranks on this machine: it does not go with --cluster")
     if checkpoint is None and (every is not None or resume):
         raise click.UsageError("--every and --resume need --checkpoint")
-    refuse_overwrite(output, force=force)
-    if not resume:
-        refuse_overwrite(checkpoint, force=force)
     kept = None if checkpoint is None else Checkpoints(path=checkpoint, every=every or 1, resumes=resume)
     spec = this_machine(num_ranks or 2) if cluster is None else load_cluster(cluster, is_run=True)
+    if spec.is_one_machine:
+        # On another machine, rank 0 checks its files there.
+        refuse_overwrite(output, force=force)
+        refuse_overwrite(None if resume else checkpoint, force=force)
     settings = LoopSettings(
         num_epochs=epochs,
         seed=seed,
@@ -170,11 +172,11 @@ def run(
         choice=_choice(**schedule),
         shards="" if shards is None else str(Path(shards).resolve()),
     )
-    result = run_loop(target, spec, settings, output=output, checkpoints=kept, show=note, told=_tell_epoch)
+    result = run_loop(target, spec, settings, output=output, checkpoints=kept, force=force, show=note, told=_tell_epoch)
     if output is not None:
         note(f"wrote {output}")
     if as_json:
-        print_json({"schema": "autosync.loop_run/1", **result})
+        print_json({"schema": "autosync.loop_run/1", **result, "losses": [*map(finite, result["losses"])]})
     else:
         print_text(_describe_run(result))
 

@@ -8,20 +8,24 @@ Any tool that reads Parquet can read the files. Similar records are next to each
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, filterfalse
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from autosync import jsonio
-from autosync.datasets.export import Report, export, import_records
+from autosync.datasets.export import Report, import_records
 from autosync.datasets.facts import Spec
-from autosync.datasets.files import refuse_overwrite, replacing
+from autosync.datasets.files import replacing
+from autosync.datasets.formats import write_parquet
 from autosync.datasets.machine_drift import without_drift
 from autosync.datasets.reliability import is_disturbed
 from autosync.datasets.schema import Record, record_to_plain
 from autosync.datasets.store import RecordStore, parse_spec
+from autosync.disk_errors import naming_file
 from autosync.documents import Document
 from autosync.errors import DocumentError, InputError, Problem, first_problems
 from autosync.syntax import MAX_VALUES
@@ -38,14 +42,19 @@ def pack(records: Iterable[Record], specs: Iterable[Spec], folder: Path | str, *
     """
     chosen = sorted(distinct(records), key=_place)
     named = sorted(needed(chosen, specs).values(), key=lambda spec: (spec.kind, spec.name, spec.spec_id))
-    # All files or none: otherwise the folder could mix the files of two datasets.
-    for name in (SPECS_FILE, DISTURBED_FILE, RECORDS_FILE):
-        refuse_overwrite(Path(folder) / name, force=force)
-    with replacing(Path(folder) / SPECS_FILE, force=force) as file:
-        _write_specs(named, file)
-    disturbed = [record for record in chosen if is_disturbed(record)]
-    export(disturbed, Path(folder) / DISTURBED_FILE, force=force)
-    export([record for record in chosen if not is_disturbed(record)], Path(folder) / RECORDS_FILE, force=force)
+    writers: dict[str, Callable[[BinaryIO], None]] = {
+        SPECS_FILE: lambda file: _write_specs(named, file),
+        DISTURBED_FILE: lambda file: write_parquet(filter(is_disturbed, chosen), file),
+        RECORDS_FILE: lambda file: write_parquet(filterfalse(is_disturbed, chosen), file),
+    }
+    # All files are on the disk before any gets its name: otherwise the folder could mix the files of two datasets.
+    with ExitStack() as stack:
+        opened = {name: stack.enter_context(replacing(Path(folder) / name, force=force)) for name in writers}
+        for name, file in opened.items():
+            with naming_file(Path(folder) / name):
+                writers[name](file)
+                file.flush()
+                os.fsync(file.fileno())
     return len(chosen)
 
 

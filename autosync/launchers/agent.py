@@ -197,13 +197,17 @@ class Agent:
             self.send(FAULT, slot, str(error).encode("utf-8", "replace")[:CHUNK_BYTES])
 
     def copied(self, files: dict[str, list[str]]) -> dict[str, str]:
-        """Write each file once to a folder of this launch, and return the variables that name the copies."""
+        """Write each file once, and return the variables that name the copies.
+
+        Each variable has a folder of its own, because files of different folders may have the same name.
+        """
         for variable, (name, text) in files.items():
             if variable not in self.files:
                 if self.folder is None:
                     self.folder = tempfile.mkdtemp(prefix="autosync-")
-                path = Path(self.folder) / name
+                path = Path(self.folder) / variable / name
                 try:
+                    path.parent.mkdir(exist_ok=True)
                     path.write_text(text, encoding="utf-8")
                 except OSError as error:
                     raise OSError(error.errno, error.strerror, str(path)) from error

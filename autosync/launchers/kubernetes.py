@@ -34,7 +34,7 @@ from autosync.launchers.manifests import (
     run_job,
 )
 from autosync.launchers.redaction import Redaction
-from autosync.launchers.request import LaunchRequest, Process, TrainingScript
+from autosync.launchers.request import LaunchRequest, Process, TrainingScript, batch_words
 from autosync.launchers.shared_resources import SharedResources
 from autosync.specs.cluster import ClusterSpec
 
@@ -120,18 +120,13 @@ def _request(cluster: ClusterSpec, processes: Sequence[Process], files: Mapping[
     return KubernetesRequest(
         cluster=cluster,
         has_agents=True,
-        batch_script=manifests_text(Redaction.of(os.environ).manifest([run_job(cluster, _own_words())])),
+        batch_script=manifests_text(Redaction.of(os.environ).manifest([run_job(cluster, batch_words(sys.argv[1:]))])),
         files=files,
         folder=options.container.get("workingDir"),
         processes=tuple(
             replace(process, host=pods[process.node], reach=(*way, pods[process.node], *boot)) for process in processes
         ),
     )
-
-
-def _own_words() -> list[str]:
-    """Return the arguments of this process without --dry-run and --json."""
-    return [word for word in sys.argv[1:] if word not in ("--dry-run", "--json")]
 
 
 def _hold(cluster: ClusterSpec) -> Allocation:

@@ -1,7 +1,8 @@
 """The Kubernetes objects of a cluster: pods that stand for its nodes, as an Indexed Job or a Kubeflow TrainJob.
 
 The pods do nothing by themselves; one launch after another starts agents in them. A pod ends when nothing has run in
-it for IDLE_SECONDS, so no pod stays when its maker was killed or cut off.
+it for IDLE_SECONDS, so no pod stays when its maker was killed or cut off. Before the first agent it waits for as long
+as FIRST_SECONDS, because the other pods may be pending.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ from autosync.specs.launch_options import KubernetesOptions
 
 CONTAINER = "node"
 IDLE_SECONDS = 300
+FIRST_SECONDS = 86_400
 END_SECONDS = 10
 IDLE = f"""\
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-idle = 0
-while idle < {IDLE_SECONDS}:
+idle, limit = 0, {FIRST_SECONDS}
+while idle < limit:
     time.sleep(5)
     others = [name for name in os.listdir("/proc") if name.isdigit() and int(name) not in (1, os.getpid())]
-    idle = 0 if others else idle + 5
+    idle, limit = (0, {IDLE_SECONDS}) if others else (idle + 5, limit)
 """
-"""The program of a pod: it ends when no other process has run for IDLE_SECONDS."""
+"""The program of a pod. It ends when no other process has run for IDLE_SECONDS, or when none has come at all for
+FIRST_SECONDS."""
 INSTANCE_LABEL = "app.kubernetes.io/instance"
 ROLE_LABEL = "app.kubernetes.io/component"
 _HOST_KEY = "kubernetes.io/hostname"

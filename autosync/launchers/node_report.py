@@ -34,7 +34,6 @@ def tell(files: list[str]) -> dict[str, Any]:
         "torch": _version("torch"),
         "autosync": _autosync_version(),
         "interface": os.environ.get("GLOO_SOCKET_IFNAME", ""),
-        "processors": os.cpu_count() or 0,
         "free_memory_bytes": _free_memory_bytes(),
         "free_disk_bytes": {folder: shutil.disk_usage(folder).free for folder in sorted(folders)},
         "files": {file: _content(file) for file in files},

@@ -21,7 +21,7 @@ _NO_SECRET = re.compile(
     r"(^|_)(eos|bos|pad|unk|sep|cls|mask|special)_?token$|^(old)?pwd$|(^|_)(sock|file|path|dir|name|mode|type)$"
 )
 _URL = re.compile(r"(?P<head>[A-Za-z][A-Za-z0-9+.-]*://[^\s/@:\"']*):(?P<password>[^\s/@\"']+)@")
-_SETTING = re.compile(r"(?P<head>-{0,2}(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)=)(?P<value>.+)", re.DOTALL)
+_SETTING = re.compile(r"(?P<head>[-+]{0,2}(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)=)(?P<value>.+)", re.DOTALL)
 _SHORTEST = 6
 """Shorter values are not searched for in other text: they would be found in unrelated words."""
 
@@ -59,14 +59,8 @@ class Redaction:
         """Return a command line with secrets hidden, including values after a secret name (`--token X`, `TOKEN=X`)."""
         shown, is_next = [], False
         for word in words:
-            setting = _SETTING.fullmatch(word)
-            if is_next and not word.startswith("-"):
-                shown.append(HIDDEN)
-            elif setting is not None and is_secret(setting["name"]):
-                shown.append(f"{setting['head']}{HIDDEN}")
-            else:
-                shown.append(self.text(word))
-            is_next = word.startswith("-") and setting is None and is_secret(word)
+            shown.append(HIDDEN if is_next and not word.startswith("-") else self.text(_without_secret(word)))
+            is_next = word.startswith("-") and _SETTING.fullmatch(word) is None and is_secret(word)
         return shown
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
@@ -87,3 +81,14 @@ class Redaction:
             case str():
                 return self.text(part)
         return part
+
+
+def _without_secret(word: str) -> str:
+    """Return a word with the value hidden if it is a secret setting, or one within another (`--env=API_KEY=...`)."""
+    head, rest = "", word
+    while setting := _SETTING.fullmatch(rest):
+        head += setting["head"]
+        if is_secret(setting["name"]):
+            return f"{head}{HIDDEN}"
+        rest = setting["value"]
+    return word

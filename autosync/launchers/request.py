@@ -155,3 +155,10 @@ class Launcher(LauncherTraits, Protocol):
 
     def hold(self, cluster: ClusterSpec) -> AbstractContextManager[object]:
         """Acquire the machines that launches on the cluster need, and keep them until the block ends."""
+
+
+def batch_words(words: Sequence[str]) -> list[str]:
+    """Return autosync's own command line for a batch script, which is not to be a dry run."""
+    # Words after `--` belong to the user's training, which may have options of the same names.
+    end = words.index("--") if "--" in words else len(words)
+    return [*(word for word in words[:end] if word not in ("--dry-run", "--json")), *words[end:]]

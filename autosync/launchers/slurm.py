@@ -29,7 +29,7 @@ from autosync.launchers.allocation_process import AllocationProcess
 from autosync.launchers.environment import command_processes, first_node, python_of, script_processes
 from autosync.launchers.messages import no_python_message
 from autosync.launchers.redaction import Redaction
-from autosync.launchers.request import LaunchRequest, Process, TrainingScript
+from autosync.launchers.request import LaunchRequest, Process, TrainingScript, batch_words
 from autosync.launchers.shared_resources import SharedResources
 from autosync.specs.cluster import ClusterSpec
 
@@ -43,6 +43,7 @@ STATE_SECONDS = 6.0
 _ENDING = "COMPLETING"
 _NODE_FAILED = "NODE_FAIL"
 _WAIT = "echo $SLURM_JOB_ID; exec cat"
+_COMMAND = "\nexec "
 _LOG = logging.getLogger(__name__)
 
 
@@ -55,8 +56,9 @@ class SlurmRequest(LaunchRequest):
     def __str__(self) -> str:
         """Format the batch script that would do the same, with its steps and their processes as comments."""
         assert self.batch_script is not None, "it is planned with one"
-        head, _, command = self.batch_script.rstrip("\n").rpartition("\n")
-        return f"{head}\n{self.steps_as_comments()}\n{command}"
+        # An argument of the command may have line ends; a line of the head has none.
+        head, start, arguments = self.batch_script.rstrip("\n").partition(_COMMAND)
+        return f"{head}\n{self.steps_as_comments()}{start}{arguments}"
 
 
 class SlurmLauncher:
@@ -107,9 +109,15 @@ class SlurmLauncher:
 def batch_script(cluster: ClusterSpec) -> str:
     """Return an sbatch script that runs this command line in a new allocation."""
     # People read and keep the script, so no secret of this command line may be in it.
-    ours = Redaction.of(os.environ).words([word for word in sys.orig_argv[1:] if word not in ("--dry-run", "--json")])
-    options = "".join(f"#SBATCH {option}\n" for option in _allocation(cluster))
-    return f"#!/bin/bash\n{options}exec {shlex.join([sys.executable, *ours])}\n"
+    hiding = Redaction.of(os.environ)
+    options = "".join(f"\n#SBATCH {_sbatch_word(option)}" for option in hiding.words(_allocation(cluster)))
+    ours = hiding.words(batch_words(sys.orig_argv[1:]))
+    return f"#!/bin/bash{options}{_COMMAND}{shlex.join([sys.executable, *ours])}\n"
+
+
+def _sbatch_word(option: str) -> str:
+    """Quote an option for a line of sbatch, which reads it as a shell does, but takes backslashes in quotes as well."""
+    return shlex.quote(option.replace("\\", "\\\\"))
 
 
 def _allocation(cluster: ClusterSpec) -> list[str]:
@@ -118,6 +126,9 @@ def _allocation(cluster: ClusterSpec) -> list[str]:
         more = shlex.split(given)
     except ValueError as error:
         raise InputError(f"{OPTIONS_VARIABLE} is {given!r}: {error}", rule="options as a shell reads them") from None
+    if any("\n" in option for option in more):
+        rule = "an option is one line of a batch script"
+        raise InputError(f"{OPTIONS_VARIABLE} has an option with a line end", rule=rule)
     return [
         f"--job-name=autosync-{''.join(c if c.isalnum() or c in '-_.' else '-' for c in cluster.name)}",
         f"--nodes={len(cluster.nodes)}",

@@ -37,8 +37,9 @@ class RowView:
 class BodyValue:
     """The possible origins of a value: parts of rows, an affine function of the record's fields, a record's vector.
 
-    `form` and `vector` are set only if they are certain. `part_of` holds the vectors that a change of the value could
-    change. `is_cut` says that the value does not begin with the vector's first element.
+    `form`, `vector` and `is_numeric` are set only if they are certain. `part_of` holds the vectors that a change of the
+    value could change. `is_cut` says that the value does not begin with the vector's first element. `is_numeric` says
+    that it is a number or an array of numbers, and no tuple: as a subscript, it takes an axis.
     """
 
     views: frozenset[RowView] = frozenset()
@@ -46,6 +47,7 @@ class BodyValue:
     vector: str | None = None
     is_cut: bool = False
     part_of: frozenset[str] = frozenset()
+    is_numeric: bool = False
 
     def joined(self, other: BodyValue) -> BodyValue:
         """Return the value that may be this one or the other."""
@@ -55,6 +57,7 @@ class BodyValue:
             vector=self.vector if self.vector == other.vector else None,
             is_cut=self.is_cut or other.is_cut,
             part_of=self.part_of | other.part_of,
+            is_numeric=self.is_numeric and other.is_numeric,
         )
 
     def within(self, num_axes: int = 1) -> frozenset[RowView]:
@@ -64,8 +67,16 @@ class BodyValue:
         )
 
 
+def number_of(form: Affine | None = None) -> BodyValue:
+    """Return the value of a number, with its form if that is known."""
+    return BodyValue(form=form, is_numeric=True)
+
+
 PLAIN = BodyValue()
-"""A new value: a number, or an array that the function has made."""
+"""A new value: a number, an array that the function has made, or a tuple."""
+
+NUMERIC = number_of()
+"""A new number or array."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

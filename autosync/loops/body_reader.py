@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from autosync.errors import InputError, first_problems
-from autosync.loops.accesses import PLAIN, AccessKind, BodyFacts, BodyValue
+from autosync.loops.accesses import NUMERIC, PLAIN, AccessKind, BodyFacts, BodyValue, number_of
 from autosync.loops.affine import EVERY, Affine
 from autosync.loops.body_values import ValueReader
 from autosync.loops.declarations import Table
@@ -40,8 +40,8 @@ def read_body(function: FunctionType, record: np.dtype[Any], tables: Mapping[str
     tree = function_tree(function)
     reader = StatementReader(function, record, tables)
     before = None
-    while before != reader.local:
-        before = dict(reader.local)
+    while before != (now := (dict(reader.local), frozenset(reader.values.written_fields))):
+        before = now
         reader.values.problems.clear()
         reader.values.accesses.clear()
         reader.block(tree.body)
@@ -50,7 +50,7 @@ def read_body(function: FunctionType, record: np.dtype[Any], tables: Mapping[str
         raise InputError(first_problems(problems))
     return BodyFacts(
         accesses=tuple(sorted(reader.values.accesses, key=lambda access: access.line)),
-        written_fields=frozenset(reader.written_fields),
+        written_fields=frozenset(reader.values.written_fields),
         has_inner_subscripts=reader.values.has_inner_subscripts,
     )
 
@@ -61,7 +61,6 @@ class StatementReader:
     def __init__(self, function: FunctionType, record: np.dtype[Any], tables: Mapping[str, Table]) -> None:
         self.values = ValueReader(function, record, tables)
         self.local = self.values.local
-        self.written_fields: set[str] = set()
 
     def block(self, statements: list[ast.stmt]) -> None:
         for statement in statements:
@@ -105,7 +104,7 @@ class StatementReader:
             if found.views:
                 self.values.refuse(target, "a row is unpacked", "a row has names of its own")
             for one in target.elts:
-                self._store(one, PLAIN)
+                self._store(one, NUMERIC if found.is_numeric else PLAIN)
             return
         self._store(target, found)
 
@@ -145,12 +144,12 @@ class StatementReader:
         self.values.field(target, field)
         if self.values.record.names and field in self.values.record.names and self.values.record[field].shape:
             self.values.refuse(target, f"the vector {field} of the record is assigned", "fields with one number change")
-        self.written_fields.add(field)
+        self.values.written_fields.add(field)
 
     def _change(self, node: ast.AugAssign) -> None:
         """Note an in-place operation such as `target += value`."""
         values, target = self.values, node.target
-        values.read(node.value)
+        is_numeric = values.read(node.value).is_numeric
         kind: AccessKind = "add" if isinstance(node.op, ast.Add | ast.Sub) else "write"
         match target:
             case ast.Name(id=name):
@@ -159,7 +158,7 @@ class StatementReader:
                     return
                 held = self.local.get(name, PLAIN)
                 self._change_views(node, held, kind)
-                self.local[name] = held.joined(PLAIN)
+                self.local[name] = held.joined(NUMERIC if is_numeric else PLAIN)
             case ast.Attribute(value=ast.Name(id=name), attr=field) if name == values.record_name:
                 self._store_field(target, field)
             case ast.Subscript():
@@ -204,15 +203,18 @@ class StatementReader:
             case ast.Call(func=ast.Name(id="range"), args=arguments, keywords=[]):
                 for argument in arguments:
                     self.values.read(argument)
-                return [PLAIN]
+                return [NUMERIC]
             case ast.Call(func=ast.Name(id="enumerate"), args=[only], keywords=[]):
-                return [PLAIN, *self._elements(only)]
-            case ast.Call(func=ast.Name(id="zip"), args=several, keywords=[]):
-                return [element for one in several for element in self._elements(one)]
+                elements = self._elements(only)
+                return [NUMERIC, *elements] if elements else []
+            case ast.Call(func=ast.Name(id="zip"), args=[_, _, *_] as several, keywords=[]):
+                # With one argument, a name of the loop would be a tuple.
+                parts = [self._elements(one) for one in several]
+                return [element for part in parts for element in part] if all(parts) else []
             case ast.Name() | ast.Attribute() | ast.Subscript():
                 found = self.values.read(node)
                 if found.vector is not None:
                     is_whole = self.values.record[found.vector].base.kind in "iu"
-                    return [BodyValue(form=Affine.field(f"{found.vector}{EVERY}") if is_whole else None)]
-                return [BodyValue(views=found.within())]
+                    return [number_of(Affine.field(f"{found.vector}{EVERY}") if is_whole else None)]
+                return [BodyValue(views=found.within(), is_numeric=found.is_numeric)]
         return []

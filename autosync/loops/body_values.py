@@ -12,7 +12,7 @@ import numpy as np
 
 from autosync.errors import Problem, did_you_mean
 from autosync.loops import pure_calls
-from autosync.loops.accesses import PLAIN, Access, AccessKind, BodyValue, RowView
+from autosync.loops.accesses import NUMERIC, PLAIN, Access, AccessKind, BodyValue, RowView, number_of
 from autosync.loops.affine import EVERY, Affine
 from autosync.loops.declarations import Table
 
@@ -30,6 +30,7 @@ class ValueReader:
         self.local: dict[str, BodyValue] = {}
         self.accesses: dict[Access, None] = {}
         self.problems: dict[Problem, None] = {}
+        self.written_fields: set[str] = set()
         self.has_inner_subscripts = False
         code = function.__code__
         self._own_names = {*code.co_varnames, *code.co_cellvars}
@@ -71,9 +72,10 @@ class ValueReader:
                 return self._arithmetic(node)
             case ast.UnaryOp(operand=operand, op=op):
                 form = self.read(operand).form
-                return BodyValue(form=form.times(-1) if form and isinstance(op, ast.USub) else None)
+                return number_of(form.times(-1) if form and isinstance(op, ast.USub) else None)
             case ast.Compare(left=left, comparators=others):
-                return self._all_read(left, *others)
+                self._read_all(left, *others)
+                return NUMERIC
             case ast.BoolOp(values=values):
                 return _joined([self.read(value) for value in values])
             case ast.IfExp(test=test, body=body, orelse=orelse):
@@ -123,9 +125,9 @@ class ValueReader:
 
     def _constant(self, node: ast.expr, value: object) -> BodyValue:
         if isinstance(value, int) and not isinstance(value, bool):
-            return BodyValue(form=Affine(constant=value))
+            return number_of(Affine(constant=value))
         if isinstance(value, int | float):
-            return PLAIN
+            return NUMERIC
         return self.refuse(node, f"{value!r} is no number", "a loop works on numbers and arrays of numbers")
 
     def _name(self, node: ast.expr, name: str) -> BodyValue:
@@ -144,7 +146,7 @@ class ValueReader:
             what = f"{name} is global state (of type {type(value).__name__})"
             return self.refuse(node, what, "a loop knows its record, its tables and numbers of the file")
         is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        return BodyValue(form=Affine(constant=int(value)) if is_whole else None)
+        return number_of(Affine(constant=int(value)) if is_whole else None)
 
     def _attribute(self, node: ast.Attribute) -> BodyValue:
         if isinstance(node.value, ast.Name) and node.value.id == self.record_name:
@@ -152,7 +154,7 @@ class ValueReader:
         if node.attr in {"shape", "size", "ndim", "dtype"}:
             if not (isinstance(node.value, ast.Name) and node.value.id in self.tables):
                 self.read(node.value)
-            return PLAIN
+            return PLAIN if node.attr == "shape" else NUMERIC
         dotted = self.module_path(node)
         if dotted is not None:
             if pure_calls.constant_of_module(*dotted):
@@ -161,7 +163,7 @@ class ValueReader:
             return self.refuse(node, what, "numbers of numpy and math, such as math.pi")
         found = self.read(node.value)
         if node.attr == "T":
-            return BodyValue(views=found.views, part_of=found.part_of)
+            return BodyValue(views=found.views, part_of=found.part_of, is_numeric=found.is_numeric)
         return self.refuse(node, f".{node.attr} is not analysed", "fields of the record, .T, .shape and .size")
 
     def field(self, node: ast.AST, name: str) -> BodyValue:
@@ -171,8 +173,8 @@ class ValueReader:
             known = f"known: {', '.join(names)}"
             return self.refuse(node, f"records have no field {name}", known, did_you_mean(name, names))
         if self.record[name].shape:
-            return BodyValue(vector=name, part_of=frozenset({name}))
-        return BodyValue(form=Affine.field(name) if self.record[name].kind in "iu" else None)
+            return BodyValue(vector=name, part_of=frozenset({name}), is_numeric=True)
+        return number_of(Affine.field(name) if self.record[name].kind in "iu" else None)
 
     def _subscript(self, node: ast.Subscript) -> BodyValue:
         found = self.row_of(node)
@@ -181,7 +183,8 @@ class ValueReader:
             if row is None:
                 return PLAIN
             self.touch(node, table, row, "read")
-            return BodyValue(views=frozenset({RowView(table, row, num_axes)}) if num_axes > 0 else frozenset())
+            views = frozenset({RowView(table, row, num_axes)}) if num_axes > 0 else frozenset()
+            return BodyValue(views=views, is_numeric=True)
         if isinstance(node.value, ast.Name) and node.value.id == self.record_name:
             key = node.slice
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
@@ -190,43 +193,65 @@ class ValueReader:
         base = self.read(node.value)
         if base.vector is not None:
             return self._element(base, base.vector, node.slice)
-        indices = list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
-        return BodyValue(views=base.within(self.inner(indices)), part_of=base.part_of)
+        views = base.within(self._axes_taken(node.slice))
+        return BodyValue(views=views, part_of=base.part_of, is_numeric=base.is_numeric)
+
+    def _axes_taken(self, index: ast.expr) -> int:
+        """Read the subscript of a value, and return the number of axes that it takes at least."""
+        if isinstance(index, ast.Tuple):
+            return self.inner(index.elts)
+        taken = self.inner([index])
+        # A name may stand for an empty tuple, which takes no axis. Within a tuple it would be an empty array.
+        return taken if taken and self.read(index).is_numeric else 0
 
     def _element(self, base: BodyValue, vector: str, index: ast.expr) -> BodyValue:
         """Return the value of an element of a record's vector, either a fixed element or any."""
         if isinstance(index, ast.Slice):
             self.inner([index])
-            return BodyValue(vector=vector, is_cut=True, part_of=base.part_of)
-        position = self.read(index).form
+            return BodyValue(vector=vector, is_cut=True, part_of=base.part_of, is_numeric=True)
+        found = self.read(index)
+        position = found.form
         is_whole = self.record[vector].base.kind in "iu"
         length = self.record[vector].shape[0]
         if position is not None and not position.terms and not base.is_cut:
             if not 0 <= position.constant < length:
                 rule = f"{vector} has elements 0 to {length - 1}"
                 return self.refuse(index, f"element {position.constant} of {vector}", rule)
-            return BodyValue(form=Affine.field(f"{vector}[{position.constant}]") if is_whole else None)
+            return number_of(Affine.field(f"{vector}[{position.constant}]") if is_whole else None)
         self.has_inner_subscripts = True
-        return BodyValue(form=Affine.field(f"{vector}{EVERY}") if is_whole else None)
+        form = Affine.field(f"{vector}{EVERY}") if is_whole else None
+        # If the index is an empty tuple, the value is the whole vector.
+        return BodyValue(form=form, part_of=frozenset() if found.is_numeric else base.part_of, is_numeric=True)
 
     def _arithmetic(self, node: ast.BinOp) -> BodyValue:
-        left, right = self.read(node.left).form, self.read(node.right).form
+        first, second = self.read(node.left), self.read(node.right)
+        left, right = first.form, second.form
         if left is None or right is None:
-            return PLAIN
+            return BodyValue(is_numeric=first.is_numeric and second.is_numeric)
         if isinstance(node.op, ast.Add | ast.Sub):
-            return BodyValue(form=left.plus(right, sign=1 if isinstance(node.op, ast.Add) else -1))
+            return number_of(self._sum(left, right, sign=1 if isinstance(node.op, ast.Add) else -1))
         if isinstance(node.op, ast.Mult) and not (left.terms and right.terms):
-            return BodyValue(form=left.times(right.constant) if left.terms else right.times(left.constant))
-        return PLAIN
+            return number_of(left.times(right.constant) if left.terms else right.times(left.constant))
+        return NUMERIC
 
-    def _all_read(self, *nodes: ast.expr) -> BodyValue:
+    def _sum(self, left: Affine, right: Affine, *, sign: int) -> Affine | None:
+        total = left.plus(right, sign=sign)
+        if total is not None and left.fields & right.fields & (self.written_fields - total.fields):
+            # The field cancels out, but may have been assigned between the two readings.
+            return None
+        return total
+
+    def _read_all(self, *nodes: ast.expr) -> None:
         for node in nodes:
             self.read(node)
-        return PLAIN
 
     def _collection(self, node: ast.expr, elements: list[ast.expr]) -> BodyValue:
-        if any(self.read(element).views for element in elements):
+        found = [self.read(element) for element in elements]
+        if any(one.views for one in found):
             return self.refuse(node, "a row is put into a tuple or list", "a row has names of its own, or is copied")
+        if vectors := sorted(name for one in found for name in one.part_of):
+            what = f"the vector {vectors[0]} of the record is put into a tuple or list"
+            return self.refuse(node, what, "a vector has names of its own, or is copied")
         return PLAIN
 
     def _call(self, node: ast.Call) -> BodyValue:
@@ -253,7 +278,7 @@ class ValueReader:
             return self.refuse(node, what, rule)
         found = [self.read(argument) for argument in (*node.args, *(keyword.value for keyword in node.keywords))]
         if found and pure_calls.may_return_its_argument(module, path):
-            return BodyValue(views=found[0].views, part_of=found[0].part_of)
+            return BodyValue(views=found[0].views, part_of=found[0].part_of, is_numeric=True)
         return PLAIN
 
     def _builtin_call(self, node: ast.Call, name: str) -> BodyValue:
@@ -272,23 +297,25 @@ class ValueReader:
         if name == "len" and len(node.args) == 1 and isinstance(node.args[0], ast.Name):
             held = node.args[0].id
             if held in self.tables:
-                return BodyValue(form=Affine(constant=self.tables[held].shape[0]))
+                return number_of(Affine(constant=self.tables[held].shape[0]))
         found = [self.read(argument) for argument in node.args]
         if name in {"max", "min"}:
-            return BodyValue(views=_joined(found).views, part_of=_joined(found).part_of)
-        return BodyValue(form=found[0].form if name == "int" and len(found) == 1 else None)
+            joined = _joined(found)
+            return BodyValue(views=joined.views, part_of=joined.part_of, is_numeric=joined.is_numeric)
+        return number_of(found[0].form if name == "int" and len(found) == 1 else None)
 
     def _method_call(self, node: ast.Call, function: ast.Attribute, keywords: list[str]) -> BodyValue:
         method = function.attr
         if isinstance(function.value, ast.Name) and function.value.id in self.tables:
             what = f"{function.value.id}.{method}() works on the table as a whole, or resizes it"
             return self.refuse(node, what, "a table keeps its shape and is used by rows")
-        self.read(function.value)
+        held = self.read(function.value)
         limit = pure_calls.METHODS.get(method)
         if limit is None or len(node.args) > limit or set(keywords) - {"axis"}:
             rule = f"methods that change nothing: {', '.join(pure_calls.METHODS)}"
             return self.refuse(node, f".{method}() may change or share what it is called on", rule)
-        return self._all_read(*node.args, *(keyword.value for keyword in node.keywords))
+        self._read_all(*node.args, *(keyword.value for keyword in node.keywords))
+        return BodyValue(is_numeric=held.is_numeric)
 
     def module_path(self, node: ast.Attribute) -> tuple[ModuleType, str] | None:
         """Return the module and the dotted name in it; None if this is not an attribute of a module."""

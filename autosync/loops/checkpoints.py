@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from autosync.loops.declarations import Records, Tables
 SCHEMA = "autosync.loop-checkpoint/1"
 _ABOUT = "about"
 _MAX_HEADERS = 2**20
-_DAMAGES = (OSError, ValueError, KeyError, TypeError, EOFError, SyntaxError, MemoryError, zipfile.BadZipFile)
+_BROKEN_HEADERS = (SyntaxError, TokenError)
+_DAMAGES = (OSError, ValueError, KeyError, TypeError, EOFError, *_BROKEN_HEADERS, MemoryError, zipfile.BadZipFile)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

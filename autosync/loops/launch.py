@@ -13,7 +13,7 @@ from autosync.launchers.environment import python_of
 from autosync.launchers.request import TrainingScript
 from autosync.launchers.script_run import ScriptRun
 from autosync.loops.load import file_of
-from autosync.loops.rank_main import MARK
+from autosync.loops.reports import ReportReader
 from autosync.specs.cluster import ClusterSpec, Node
 
 _LOOPBACK_RATE = 1.25e9
@@ -40,22 +40,12 @@ def launch_ranks(
     `told` receives the reports of rank 0, and `show` each line that the user's code prints. The last report makes
     `told` return True; without it the run has failed.
     """
-    is_told = False
-
-    def take(line: str) -> None:
-        nonlocal is_told
-        _, mark, text = line.partition(MARK)
-        if mark:
-            is_told = told(json.loads(text)) or is_told
-        elif not line.partition(" | ")[2].startswith("error: "):
-            # Errors are reported at the end, with the rank.
-            show(line)
-
+    reader = ReportReader(told=told, show=show)
     words = (f"{Path(file_of(target)).resolve()}{target[len(file_of(target)) :]}", json.dumps(orders))
     script = TrainingScript(
         command=(python_of(cluster), "-P", "-m", "autosync.loops.rank_main", *words), environment={}
     )
     with tempfile.TemporaryDirectory(prefix="autosync-loop-") as logs:
-        ended = ScriptRun(cluster, script, Path(logs), show=take).run(started=lambda _request: None)
-    if ended.code or not is_told:
+        ended = ScriptRun(cluster, script, Path(logs), show=reader.take).run(started=lambda _request: None)
+    if ended.code or not reader.is_done:
         raise OperationError("; ".join(ended.words) or "rank 0 told no result")

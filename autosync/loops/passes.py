@@ -71,12 +71,6 @@ def _interpreted(loop: SerialLoop, record: np.dtype[Any], why_not: str = "") -> 
     return RecordPass(loop=loop, run_records=run_records, is_compiled=False, why_not=why_not)
 
 
-def record_views(records: Records) -> list[Any]:
-    """Return each record as an object with its fields as attributes."""
-    view = _view_type(records.dtype)
-    return [view(records[position]) for position in range(len(records))]
-
-
 def _view_type(record: np.dtype[Any]) -> Any:
     """Return a class of records whose attributes are the fields. numpy's own hides fields called `item` or `size`."""
 

@@ -1,7 +1,4 @@
-"""The process of one rank: `python -m autosync.loops.rank_main`, started by `launch` through a launcher.
-
-Rank 0 reports progress on its output, in lines of JSON that begin with a mark.
-"""
+"""The process of one rank: `python -m autosync.loops.rank_main`, started by `launch` through a launcher."""
 
 from __future__ import annotations
 
@@ -16,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from autosync import jsonio
+from autosync.datasets.files import refuse_overwrite
 from autosync.errors import AutosyncError
 from autosync.loops.checkpoints import Checkpoints
 from autosync.loops.declarations import SerialLoop
 from autosync.loops.load import load_loop, naming
 from autosync.loops.peers import TorchPeers
 from autosync.loops.rank_program import EpochReport, end_others, prepare, run_first, run_other, settings_of
+from autosync.loops.reports import report_lines
 from autosync.loops.tuning.contest import tune_prepared, tuning_orders_of
-
-MARK = "autosync-loop: "
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -37,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
                 _first(peers, loop, json.loads(orders))
             else:
                 run_other(peers, loop)
-    except AutosyncError as error:
+    except (AutosyncError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         sys.stderr.flush()
         # Threads of gloo may still wait for other ranks, and these are ended only when this process is gone.
@@ -54,10 +51,15 @@ def _first(peers: TorchPeers, loop: SerialLoop, orders: dict[str, Any]) -> None:
         _tell(dataclasses.asdict(found))
         return
     settings = settings_of(orders["settings"])
+    # Rank 0 writes the files, and may run on another machine than the command that checked its own disk.
+    if orders["output"]:
+        refuse_overwrite(Path(orders["output"]), force=orders["force"])
     checkpoints = None
     if orders["checkpoint"]:
         path, every, resumes = orders["checkpoint"]
         checkpoints = Checkpoints(path=Path(path), every=every, resumes=resumes)
+        if not resumes:
+            refuse_overwrite(checkpoints.path, force=orders["force"])
 
     def told(report: EpochReport) -> None:
         _tell({"epoch": report.number, "seconds": report.seconds, "loss": report.loss})
@@ -82,8 +84,8 @@ def _first(peers: TorchPeers, loop: SerialLoop, orders: dict[str, Any]) -> None:
 
 
 def _tell(value: dict[str, Any]) -> None:
-    # Prints of the user's code go to stderr (see `user_code`), so this line goes to the real output.
-    sys.__stdout__.write(f"{MARK}{json.dumps(value)}\n")  # type: ignore[union-attr]
+    # Prints of the user's code go to stderr (see `user_code`), so these lines go to the real output.
+    sys.__stdout__.writelines(f"{line}\n" for line in report_lines(value))  # type: ignore[union-attr]
     sys.__stdout__.flush()  # type: ignore[union-attr]
 
 

@@ -23,8 +23,10 @@ def bounds_of(loop: SerialLoop, accesses: Iterable[Access], records: Records) ->
     problems: dict[Problem, None] = {}
     for access in accesses:
         if access.row not in found:
-            problems.update(dict.fromkeys(_overflows(loop, access, records)))
-            found[access.row] = _range_of(access.row, records)
+            overflows = list(_overflows(loop, access, records))
+            problems.update(dict.fromkeys(overflows))
+            # The values of a form that overflows cannot be computed.
+            found[access.row] = (0, 0) if overflows else _range_of(access.row, records)
         low, high = found[access.row]
         num_rows = loop.tables[access.table].shape[0]
         if len(records) and (low < 0 or high >= num_rows):
@@ -47,7 +49,7 @@ def _overflows(loop: SerialLoop, access: Access, records: Records) -> Iterator[P
     """Yield a problem for each subscript for which numpy and Python could compute different results."""
     form = access.row
     has_arithmetic = form.constant != 0 or len(form.terms) > 1 or any(factor != 1 for _, factor in form.terms)
-    if not has_arithmetic or not len(records):
+    if not has_arithmetic:
         return
     reach = abs(form.constant)
     for name, factor in form.terms:
@@ -56,7 +58,8 @@ def _overflows(loop: SerialLoop, access: Access, records: Records) -> Iterator[P
             what = f"{name} is {column.dtype.base} and takes part in the arithmetic of a row"
             rule = "int32 or int64 fields: others wrap around"
             yield Problem(what=what, rule=rule, file=loop.file, line=access.line)
-        reach += abs(factor) * int(np.abs(column.astype(np.int64)).max())
+        # A factor counts even if there are no records, because it must fit an integer too.
+        reach += abs(factor) * int(np.abs(column.astype(np.int64)).max(initial=1))
     if reach >= _MAX_VALUE:
         what = f"the parts of {form} reach {reach}"
         yield Problem(what=what, rule="below 2^31, so that no subscript overflows", file=loop.file, line=access.line)

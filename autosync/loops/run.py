@@ -25,13 +25,15 @@ def run_loop(
     *,
     output: Path | None = None,
     checkpoints: Checkpoints | None = None,
+    force: bool = False,
     show: Callable[[str], None] = lambda _line: None,
     told: Callable[[dict[str, Any]], None] = lambda _epoch: None,
 ) -> dict[str, Any]:
     """Run a loop on all workers of a cluster, and return the result of rank 0.
 
     The loop is first analysed in this process, so that mistakes are reported before any rank starts. Rank 0 writes the
-    tables to `output`. `told` receives each epoch, and `show` each line that the user's code prints.
+    tables to `output`. Its output and its first checkpoint replace an existing file only with `force`. `told` receives
+    each epoch, and `show` each line that the user's code prints.
     """
     check_schedule(target, cluster.num_workers, settings.choice)
     found: dict[str, Any] = {}
@@ -50,6 +52,7 @@ def run_loop(
         "settings": dataclasses.asdict(settings),
         "output": "" if output is None else str(output.resolve()),
         "checkpoint": checkpoint,
+        "force": force,
     }
     launch_ranks(target, cluster, orders, show=show, told=take)
     return found

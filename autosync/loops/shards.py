@@ -6,8 +6,11 @@ file, and its records need not travel again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -76,7 +79,12 @@ def _mapped(path: Path, record: np.dtype[Any], num_records: int) -> Records:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         mapped = np.lib.format.open_memmap(path, mode="w+", dtype=record, shape=(num_records,))
+        # Without blocks on the disk, a write to the mapping would end the process by SIGBUS when the disk is full.
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            path.unlink()
         raise OperationError(f"{path}: {error.strerror}: records cannot be kept there") from error
     # For numpy, types that differ only in alignment are equal; for compilers they are not.
     return mapped.view(np.ndarray).view(record)
@@ -89,7 +97,7 @@ def _kept(path: Path, record: np.dtype[Any], num_records: int) -> Records | None
             # Opening refuses a pipe, for which numpy would wait.
             pass
         found = np.lib.format.open_memmap(path, mode="r+")
-    except (OSError, ValueError, OverflowError, EOFError, SyntaxError):
+    except (OSError, ValueError, OverflowError, EOFError, SyntaxError, TokenError):
         return None
     if found.dtype != record or found.shape != (num_records,):
         return None

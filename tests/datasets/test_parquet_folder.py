@@ -1,12 +1,16 @@
 """A dataset in three Parquet files reads back as it was, each record and each spec once."""
 
-from collections.abc import Callable
+import errno
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import pandas as pd
 import pytest
 
+from autosync.datasets import parquet_folder
 from autosync.datasets.facts import cluster_spec, model_spec, plan_facts
 from autosync.datasets.parquet_folder import (
     DISTURBED_FILE,
@@ -86,6 +90,25 @@ def test_files_are_replaced_when_asked_to(tmp_path: Path, full: Record) -> None:
     with pytest.raises(InputError, match="exists"):
         pack([full, replace(full, trial=1)], SPECS, tmp_path)
     assert pack([full, replace(full, trial=1)], SPECS, tmp_path, force=True) == 2
+
+
+def test_no_file_is_replaced_before_all_are_written(
+    tmp_path: Path, full: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack([full], SPECS, tmp_path)
+    before = {path.name: (path.stat().st_ino, path.read_bytes()) for path in tmp_path.iterdir()}
+    written: list[BinaryIO] = []
+
+    def write_one(_records: Iterable[Record], file: BinaryIO) -> None:
+        if written:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written.append(file)
+
+    monkeypatch.setattr(parquet_folder, "write_parquet", write_one)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        pack([replace(full, trial=1)], SPECS, tmp_path, force=True)
+    assert caught.value.filename == str(tmp_path / RECORDS_FILE)
+    assert {path.name: (path.stat().st_ino, path.read_bytes()) for path in tmp_path.iterdir()} == before
 
 
 def test_specs_that_are_none_are_refused(tmp_path: Path, full: Record) -> None:

@@ -33,6 +33,7 @@ def step(r, s, t, m):
     v = r.x
     f = 0
     few = r.few
+    e = ()
 """
 
 _ROWS = (
@@ -54,9 +55,12 @@ _SIMPLE = (
     "{a} = m[{row}, 1]",
     "{a} = m[{row}][0]",
     "{a} = t[{row}, 0:2]",
+    "{a} = t[{row}][e]",
     "{a} = {b}",
     "{a} = {b}[1:]",
     "{a} = {b}[0]",
+    "{a} = {b}[e]",
+    "e = 0",
     "{a} = {b}.T",
     "{a} = {b} * 0.5",
     "{a} = {b}.copy()",
@@ -94,6 +98,7 @@ _BLOCKS = (
     "if r.x > {number}:",
     "for k in range(2):",
     "for {a} in m[{row}]:",
+    "for {a} in zip(m[{row}]):",
     "for f in r.few:",
     "for f in few:",
     "for k, f in enumerate(few):",

@@ -177,6 +177,15 @@ def test_files_are_copied_and_go_with_it(talk: Conversation) -> None:
     assert not Path(path).parent.exists()
 
 
+def test_files_of_one_name_are_kept_apart(talk: Conversation) -> None:
+    files = {"AUTOSYNC_BUNDLE": ["best.yaml", "one\n"], "AUTOSYNC_BUNDLE_2": ["best.yaml", "two\n"]}
+    talk.start(0, "sh", "-c", 'cat "$AUTOSYNC_BUNDLE" "$AUTOSYNC_BUNDLE_2"', files=files)
+    text = talk.hear(frames.OUTPUT)
+    while text.count(b"\n") < 2:
+        text += talk.hear(frames.OUTPUT)
+    assert text == b"one\ntwo\n"
+
+
 @pytest.mark.parametrize(
     ("kind", "payload"),
     [

@@ -34,11 +34,11 @@ IDLE = """\
         - |
           import os, signal, sys, time
           signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-          idle = 0
-          while idle < 300:
+          idle, limit = 0, 86400
+          while idle < limit:
               time.sleep(5)
               others = [name for name in os.listdir("/proc") if name.isdigit() and int(name) not in (1, os.getpid())]
-              idle = 0 if others else idle + 5
+              idle, limit = (0, 300) if others else (idle + 5, limit)
 """
 JOB = """\
 ---
@@ -131,11 +131,11 @@ spec:
     - |
       import os, signal, sys, time
       signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-      idle = 0
-      while idle < 300:
+      idle, limit = 0, 86400
+      while idle < limit:
           time.sleep(5)
           others = [name for name in os.listdir("/proc") if name.isdigit() and int(name) not in (1, os.getpid())]
-          idle = 0 if others else idle + 5
+          idle, limit = (0, 300) if others else (idle + 5, limit)
     numNodes: 2
     resourcesPerNode:
       limits:
@@ -261,6 +261,7 @@ spec:
         - a b.yaml
         - --
         - train.py
+        - --json
         workingDir: /work
         resources:
           limits:
@@ -273,7 +274,8 @@ spec:
 
 
 def test_the_job_that_does_the_same_by_itself_is_written_to_the_letter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["/bin/autosync", "launch", "--dry-run", "a b.yaml", "--json", "--", "train.py"])
+    own = ["launch", "--dry-run", "a b.yaml", "--json", "--", "train.py", "--json"]
+    monkeypatch.setattr(sys, "argv", ["/bin/autosync", *own])
     request = KubernetesLauncher().plan(CLUSTER, ("x",), Path("logs"))
     assert request.batch_script == RUN
     models = pytest.importorskip("kubernetes.client", reason="the Kubernetes client is not installed")
@@ -326,14 +328,37 @@ def test_what_kubernetes_is_told_stands_in_the_cluster_file(tmp_path: Path) -> N
         assert load_cluster(tmp_path / "c.yaml") == cluster
 
 
-def test_a_pod_in_which_nothing_runs_ends() -> None:
-    # Two seconds instead of minutes, and a machine on which nothing else runs.
-    text = manifests.IDLE.replace("300", "2").replace("sleep(5)", "sleep(0.5)").replace("os.listdir", "list_processes")
-    alone = text.replace("idle = 0\n", "idle = 0\nlist_processes = lambda _path: ['1', str(os.getpid()), 'self']\n", 1)
-    assert subprocess.run((sys.executable, "-I", "-S", "-c", alone), timeout=20, check=False).returncode == 0
-    busy = text.replace("idle = 0\n", "idle = 0\nlist_processes = lambda _path: ['1', '2', str(os.getpid())]\n", 1)
-    process = subprocess.Popen((sys.executable, "-I", "-S", "-c", busy))
+def _idle_program(processes: str, *, first_seconds: float) -> tuple[str, ...]:
+    """The program of a pod with fewer seconds, and with the processes that a call of `processes` would find."""
+    text = manifests.IDLE.replace("86400", str(first_seconds)).replace("300", "2").replace("sleep(5)", "sleep(0.5)")
+    text = text.replace("os.listdir", "list_processes")
+    head, loop = text.split("idle, limit", maxsplit=1)
+    found = f"looked = []\ndef list_processes(_path):\n    looked.append(1)\n    return {processes}\n"
+    return (sys.executable, "-I", "-S", "-c", f"{head}{found}idle, limit{loop}")
+
+
+ALONE = "['1', str(os.getpid()), 'self']"
+
+
+@pytest.mark.parametrize(
+    ("processes", "first_seconds"),
+    [(ALONE, 4), (f"['7'] if len(looked) == 2 else {ALONE}", 86400)],
+    ids=["nothing has ever run", "nothing runs any more"],
+)
+def test_a_pod_in_which_nothing_runs_ends(processes: str, first_seconds: float) -> None:
+    done = subprocess.run(_idle_program(processes, first_seconds=first_seconds), timeout=20, check=False)
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("processes", "first_seconds"),
+    [("['1', '2', str(os.getpid())]", 2), (ALONE, 86400)],
+    ids=["something runs", "the other pods are pending"],
+)
+def test_a_pod_that_is_needed_stays(processes: str, first_seconds: float) -> None:
+    process = subprocess.Popen(_idle_program(processes, first_seconds=first_seconds))
     try:
+        # As the program counts 5 s for each look, a pod that counts idleness from its start ends after one look.
         time.sleep(1.5)
         assert process.poll() is None
         process.terminate()

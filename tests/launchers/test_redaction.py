@@ -81,9 +81,11 @@ def test_names_of_other_things(name: str) -> None:
 def test_a_command_line_is_shown_without_what_stands_behind_such_names() -> None:
     words = ["train.py", "--api-key", SECRET, f"--password={SECRET}", f"HF_TOKEN={SECRET}", "--token", "--lr", "0.1"]
     words += [f"--url=https://you:{SECRET}@host/x", "--key=", "a=b"]
+    words += [f"--env=WANDB_API_KEY={SECRET}", f"+wandb.api_key={SECRET}", f"++a.token={SECRET}", "--env=MODE=fast"]
     assert Redaction().words(words) == [
         *("train.py", "--api-key", HIDDEN, f"--password={HIDDEN}", f"HF_TOKEN={HIDDEN}", "--token", "--lr", "0.1"),
         *(f"--url=https://you:{HIDDEN}@host/x", "--key=", "a=b"),
+        *(f"--env=WANDB_API_KEY={HIDDEN}", f"+wandb.api_key={HIDDEN}", f"++a.token={HIDDEN}", "--env=MODE=fast"),
     ]
 
 

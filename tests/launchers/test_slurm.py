@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -78,9 +79,36 @@ def test_the_batch_script_is_printed_in_full(monkeypatch: pytest.MonkeyPatch) ->
     assert request.batch_script == "\n".join([*head, last, ""])
 
 
-def test_options_that_no_shell_reads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOSYNC_SLURM", "--comment='x")
-    with pytest.raises(InputError, match="No closing quotation"):
+def test_the_training_keeps_its_own_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("AUTOSYNC_SLURM", raising=False)
+    arguments = ["train.py", "--json", "--dry-run", "two\nlines"]
+    own = ["python", "/bin/autosync", "launch", "b.yaml", "--json", "--dry-run", "--", *arguments]
+    monkeypatch.setattr(sys, "orig_argv", own)
+    request = SlurmLauncher().plan_script(PLANNED, TrainingScript(command=("python", *arguments)), Path("logs"))
+    for text in (request.batch_script, str(request)):
+        assert text is not None
+        head, _, command = text.partition("\nexec ")
+        assert shlex.split(command) == [sys.executable, "/bin/autosync", "launch", "b.yaml", "--", *arguments]
+        assert all(line.startswith("#") for line in head.splitlines())
+
+
+def test_options_are_quoted_for_sbatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("AUTOSYNC_SLURM", r"""--comment='a # b' -p gpu "--wckey=a\\b" """)
+    script = SlurmLauncher().plan(PLANNED, ("x",), Path()).batch_script
+    assert script is not None
+    # Within quotes, sbatch takes a backslash for an escape.
+    expected = ["#SBATCH '--comment=a # b'", "#SBATCH -p", "#SBATCH gpu", r"#SBATCH '--wckey=a\\b'"]
+    assert script.splitlines()[6:10] == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [("--comment='x", "No closing quotation"), ("--comment='x\ny'", "an option with a line end")]
+)
+def test_options_that_no_script_can_hold_are_refused(given: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOSYNC_SLURM", given)
+    with pytest.raises(InputError, match=words):
         SlurmLauncher().plan(PLANNED, ("x",), Path())
 
 

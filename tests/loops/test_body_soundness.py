@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from autosync.errors import InputError
 from autosync.loops.dependences import LoopAnalysis, analyse
 from autosync.loops.load import load_loop
-from autosync.loops.passes import record_views
+from autosync.loops.passes import record_pass
 from autosync.loops.table_rows import touched_rows
 from tests.helpers.random_bodies import random_body
 from tests.helpers.random_loops import FAMILIES, random_loop
@@ -27,7 +27,7 @@ _WRONG_PROGRAMS = (IndexError, TypeError, ValueError, UnboundLocalError, Attribu
 def _check_records(analysis: LoopAnalysis, records: np.ndarray) -> int:
     """How many records ran to their end; every touch of theirs was known."""
     loop = analysis.loop
-    names = loop.function.__code__.co_varnames[1 : 1 + len(loop.tables)]
+    way = record_pass(loop, records.dtype, compiled=False)
     chance = np.random.default_rng(0)
     num_run = 0
     for position in range(len(records)):
@@ -42,11 +42,11 @@ def _check_records(analysis: LoopAnalysis, records: np.ndarray) -> int:
         before = [{name: table.copy() for name, table in tables.items()} for tables in (first, second)]
         try:
             for tables in (first, second):
-                loop.function(*record_views(one.copy()), *(tables[name] for name in names))
+                way.run(one.copy(), tables)
         except _WRONG_PROGRAMS:
             continue
         num_run += 1
-        for name in names:
+        for name in loop.tables:
             rows = known.get(name, np.empty(0, dtype=np.int64))
             assert first[name][rows].tobytes() == second[name][rows].tobytes(), (name, "reads an unknown row")
             same = np.setdiff1d(np.arange(len(first[name])), changed.get(name, []))

@@ -89,6 +89,11 @@ def _with_pickle(path: Path) -> None:
         archive.writestr("evil.npy", pickle.dumps(array))
 
 
+def _with_an_open_bracket(path: Path) -> None:
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("open.npy", b"\x93NUMPY\x01\x00\x0c\x00{'descr': (\n")
+
+
 def _too_large(path: Path) -> None:
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("large.npy", bytes(3 * 2**20))
@@ -105,6 +110,7 @@ DAMAGES = {
     "empty": (lambda path: path.write_bytes(b""), "is damaged"),
     "no archive": (lambda path: path.write_bytes(b"PK\x03\x04 and more"), "is damaged"),
     "a pickle": (_with_pickle, "is damaged"),
+    "an open bracket": (_with_an_open_bracket, "is damaged"),
     "too large": (_too_large, "is damaged"),
     "a table is missing": (_without_a_table, "does not fit the loop: table.left"),
     "gone": (Path.unlink, "no such checkpoint"),

@@ -9,8 +9,8 @@ from autosync.loops.declarations import SerialLoop
 from autosync.loops.load import load_loop
 from autosync.loops.passes import record_pass
 from autosync.loops.rank_run import LoopSettings
-from autosync.loops.serial import run_serial
 from tests.helpers.loop_ranks import run_threads
+from tests.helpers.serial_loop import run_serial
 
 _FILE = """import numpy as np
 

@@ -14,10 +14,10 @@ from autosync.loops.dependences import analyse
 from autosync.loops.rank_run import LoopSettings
 from autosync.loops.record_blocks import serial_order
 from autosync.loops.schedules import NoSchedule, ScheduleChoice
-from autosync.loops.serial import run_serial
 from autosync.loops.tuning.candidates import exact_candidates
 from tests.helpers.loop_ranks import run_threads
 from tests.helpers.random_loops import FAMILIES, PLANTED, random_loop
+from tests.helpers.serial_loop import run_serial
 
 _CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 

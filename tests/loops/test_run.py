@@ -1,19 +1,26 @@
 """Runs on real processes, through the command line: the tables are those of a serial order, bit for bit."""
 
+import functools
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from autosync.cli import main
+from autosync.errors import OperationError
+from autosync.loops.checkpoints import Checkpoints
 from autosync.loops.choosing import choose
 from autosync.loops.dependences import analyse
+from autosync.loops.launch import this_machine
 from autosync.loops.load import load_loop
 from autosync.loops.passes import record_pass
+from autosync.loops.rank_run import LoopSettings
 from autosync.loops.record_blocks import serial_order, split
+from autosync.loops.run import run_loop
 from autosync.loops.schedules import LoopSchedule
-from autosync.loops.serial import run_serial
+from tests.helpers.serial_loop import run_serial
 
 EXAMPLE = Path(__file__).parents[2] / "examples/loops/matrix_factorisation.py"
 
@@ -112,3 +119,66 @@ def test_the_analysis_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert [one["distances"] for one in told["dependences"]] == [[0, None], [None, 0]]  # type: ignore[attr-defined]
     assert told["result"] == "serial"
     assert told["schedule"]["stay"] == "user"  # type: ignore[index]
+
+
+_COUNTING = """import numpy as np
+import autosync
+
+RECORDS = np.zeros(4, dtype=[("i", "i8")])
+RECORDS["i"] = np.arange(4)
+
+
+def loss(records, t):
+    return 8.0 - t[0] if t[0] < 2 else float("nan")
+
+
+@autosync.loop(records=RECORDS, tables={"t": autosync.Table(shape=(4,))}, loss=loss)
+def step(r, t):
+    t[r.i] += 1.0
+"""
+
+
+@pytest.fixture
+def counting(tmp_path: Path) -> Path:
+    """A loop whose loss is not finite after its second epoch."""
+    path = tmp_path / "counting.py"
+    path.write_text(_COUNTING, encoding="utf-8")
+    return path
+
+
+def test_a_loss_that_is_not_finite_is_null(counting: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = _json(capsys, "loop", "run", str(counting), "--workers", "1", "--epochs", "2", "--interpreted")
+    assert told["losses"] == [7.0, None]
+
+
+@pytest.mark.parametrize("kind", ["output", "checkpoints"])
+def test_rank_0_replaces_no_file_unasked(kind: str, counting: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mine.npz"
+    path.write_bytes(b"mine")
+    files: dict[str, Any] = {kind: path if kind == "output" else Checkpoints(path=path)}
+    epochs: list[dict[str, Any]] = []
+    run = functools.partial(run_loop, str(counting), this_machine(1), LoopSettings(compiled=False), **files)
+    with pytest.raises(OperationError, match=r"mine\.npz exists"):
+        run(told=epochs.append)
+    assert (path.read_bytes(), epochs) == (b"mine", [])
+    run(force=True)
+    assert path.read_bytes() != b"mine"
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_on_other_machines_their_own_files_count(
+    counting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, force: bool
+) -> None:
+    given: dict[str, object] = {}
+
+    def run(*_: object, **options: object) -> dict[str, object]:
+        given.update(options)
+        raise OperationError("enough is known")
+
+    monkeypatch.setattr("autosync.loops.run.run_loop", run)
+    output, cluster = tmp_path / "tables.npz", tmp_path / "cluster.yaml"
+    output.write_bytes(b"of this machine")
+    cluster.write_text(CLUSTER.replace("localhost", "gpu-0", 1) + "launcher: ssh\n", encoding="utf-8")
+    options = ["--cluster", str(cluster), "-o", str(output), *(["--force"] if force else [])]
+    assert main.run(["loop", "run", str(counting), *options]) == 1
+    assert given["force"] is force

@@ -1,5 +1,7 @@
 """Records in files on each rank's disk: the same result, reused by later runs, and never trusted blindly."""
 
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +87,15 @@ def test_a_later_run_finds_its_records(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(sizes) == 4, "other records have not travelled"
 
 
-@pytest.mark.parametrize("raw", [b"", b"\x93NUMPY\x01\x00v\x00{'descr': '|O'", b"text"])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\x93NUMPY\x01\x00v\x00{'descr': '|O'",
+        b"\x93NUMPY\x01\x00\x0c\x00{'descr': (\n",
+        b"text",
+    ],
+)
 def test_a_damaged_file_is_replaced(raw: bytes, tmp_path: Path) -> None:
     loop, shards = _loop(tmp_path), str(tmp_path / "shards")
     expected = _run(loop, shards)
@@ -113,3 +123,14 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file", encoding="utf-8")
     with pytest.raises(OperationError, match="records cannot be kept there"):
         _run(_loop(tmp_path), str(tmp_path / "taken"), num_ranks=1)
+
+
+def test_a_full_disk_is_noticed_before_records_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_file: int, _begin: int, size: int) -> None:
+        assert size > 60 * np.dtype("i8,i4,i8,f8").itemsize
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OperationError, match="No space left on device: records cannot be kept there"):
+        _run(_loop(tmp_path), str(tmp_path / "shards"), num_ranks=1)
+    assert not list((tmp_path / "shards").iterdir())

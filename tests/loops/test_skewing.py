@@ -16,10 +16,10 @@ from autosync.loops.proof import prove
 from autosync.loops.rank_run import LoopSettings
 from autosync.loops.record_blocks import split
 from autosync.loops.schedules import LoopSchedule, NoSchedule, ScheduleChoice
-from autosync.loops.serial import run_serial
 from autosync.loops.skewing import find_skewings
 from autosync.loops.tuning.candidates import exact_candidates
 from tests.helpers.loop_ranks import run_threads
+from tests.helpers.serial_loop import run_serial
 
 _FILE = """import numpy as np
 

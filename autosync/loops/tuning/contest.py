@@ -218,6 +218,11 @@ class _Contest:
         orders = self._orders
         reports = self._to_goal(reference, orders.goal, math.inf, orders.settings.num_epochs)
         last = _loss(reports[-1])
+        if not math.isfinite(last):
+            raise OperationError(
+                f"the loss is {last:.6g} after {_epochs(reports)} of {words_of_choice(reference.choice)}; name fewer"
+                " epochs (--epochs), or change the loop so that its loss stays finite"
+            )
         if orders.goal is None:
             return last, reports
         if _first_within(reports, orders.goal) is None:
@@ -258,8 +263,8 @@ class _Contest:
         settings = replace(self._orders.settings, num_epochs=num_epochs, choice=one.choice)
         result = run_prepared(self._peers, self._prepared, settings, goes_on)
         one.epoch_seconds = result.seconds / len(reports)
-        epochs = "1 epoch" if len(reports) == 1 else f"{len(reports)} epochs"
-        self._say(f"{words_of_choice(one.choice)}: {_words(result.seconds, _loss(reports[-1]))} after {epochs}")
+        loss = _loss(reports[-1])
+        self._say(f"{words_of_choice(one.choice)}: {_words(result.seconds, loss)} after {_epochs(reports)}")
         return reports
 
 
@@ -268,12 +273,16 @@ def _limit(goal: float) -> float:
 
 
 def _first_within(reports: list[EpochReport], goal: float) -> EpochReport | None:
-    return next((one for one in reports if _loss(one) <= _limit(goal)), None)
+    return next((one for one in reports if math.isfinite(_loss(one)) and _loss(one) <= _limit(goal)), None)
 
 
 def _loss(report: EpochReport) -> float:
     assert report.loss is not None, "the loop has a loss"
     return report.loss
+
+
+def _epochs(reports: list[EpochReport]) -> str:
+    return "1 epoch" if len(reports) == 1 else f"{len(reports)} epochs"
 
 
 def _words(seconds: float, loss: float) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from autosync.loops.dependences import analyse
 from autosync.loops.launch import launch_ranks
 from autosync.loops.load import load_loop, naming, records_of
 from autosync.loops.rank_run import LoopSettings
+from autosync.loops.reports import finite
 from autosync.loops.schedule_file import write_choice
 from autosync.loops.schedules import ScheduleChoice
 from autosync.loops.tuning.contest import ContestResult, TriedSchedule, TuningOrders
@@ -107,10 +107,10 @@ def _result_of(report: Mapping[str, Any]) -> ContestResult:
 
 
 def tuning_fields(tuned: TunedLoop) -> dict[str, Any]:
-    """Return a tuned loop as plain values for programs. Times that are not known are null."""
+    """Return a tuned loop as plain values for programs. Times that are not known and infinite losses are null."""
     fields = dataclasses.asdict(tuned.outcome)
-    for one in fields["contestants"]:
-        one.update({key: None for key, value in one.items() if isinstance(value, float) and not math.isfinite(value)})
+    for one in (fields, *fields["contestants"]):
+        one.update({key: finite(value) for key, value in one.items() if isinstance(value, float)})
     return {
         "schema": "autosync.loop_tuning/1",
         "loop": tuned.loop,

@@ -17,6 +17,7 @@ from autosync.loops.schedule_file import read_choice, write_choice
 from autosync.loops.schedules import ScheduleChoice
 from autosync.loops.tuning.contest import ContestResult, TuningOrders, tune_prepared
 from autosync.loops.tuning.prediction import RankLinks
+from autosync.loops.tuning.tune import TunedLoop, tuning_fields
 from tests.helpers.loop_ranks import ThreadPeers, run_ranks
 
 _FILE = """import numpy as np
@@ -103,6 +104,47 @@ def test_buffered_tables_are_compared_with_one_rank(tmp_path: Path) -> None:
 def test_a_loss_that_grows_is_no_goal(tmp_path: Path) -> None:
     with pytest.raises(OperationError, match="the loss does not fall in the first epoch"):
         _tuned(load_loop(str(_write(tmp_path, rate=-0.05))))
+
+
+_COUNTING = """import math
+
+import numpy as np
+
+import autosync
+
+RECORDS = np.zeros(12, dtype=[("i", "i8")])
+RECORDS["i"] = np.arange(12)
+
+
+def loss(records, t):
+    return {loss}
+
+
+@autosync.loop(records=RECORDS, loss=loss, tables={{"t": autosync.Table(shape=(12,))}})
+def step(r, t):
+    t[r.i] += 1.0
+"""
+
+
+def _counting(folder: Path, loss: str) -> SerialLoop:
+    """A loop whose table counts the epochs."""
+    path = folder / "counting.py"
+    path.write_text(_COUNTING.format(loss=loss), encoding="utf-8")
+    return load_loop(str(path))
+
+
+@pytest.mark.parametrize("last", ["nan", "inf", "-inf"])
+def test_a_loss_that_is_not_finite_is_no_goal(last: str, tmp_path: Path) -> None:
+    loop = _counting(tmp_path, f"9.0 - t[0] if t[0] < 3 else {'-' if last[0] == '-' else ''}math.{last.strip('-')}")
+    with pytest.raises(OperationError, match=f"the loss is {last} after 3 epochs"):
+        _tuned(loop)
+
+
+def test_a_loss_may_begin_infinite(tmp_path: Path) -> None:
+    outcome = _tuned(_counting(tmp_path, "9.0 - t[0] if t[0] else math.inf"), num_rounds=1)
+    fields = tuning_fields(TunedLoop(loop="step", cluster="c", num_ranks=3, num_records=12, outcome=outcome))
+    assert (fields["goal"], fields["initial_loss"]) == (6.0, None)
+    assert json.loads(documents.format_json(fields))["contestants"][0]["seconds"]
 
 
 def test_no_time_is_time_for_the_reference_alone(tmp_path: Path) -> None:
