@@ -200,6 +200,7 @@ def _explanation(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, tra
 def fields(found: Simulation, explanation: Explanation | None = None) -> dict[str, Any]:
     """Return the predictions for programs."""
     from autosync.documents import to_plain
+    from autosync.specs.compute_pace import compute_seconds
     from autosync.specs.profile.quality import profile_fields
     from autosync.strategy.canonical import strategy_id
 
@@ -210,7 +211,7 @@ def fields(found: Simulation, explanation: Explanation | None = None) -> dict[st
         "cluster": cluster.name,
         "simulator": found.simulator,
         "probed": cluster.calibration is not None,
-        "compute_seconds": model.step_seconds,
+        "compute_seconds": compute_seconds(model, cluster),
         "profile": profile_fields(model),
         "bound": {"seconds": found.limit.seconds, "reason": str(found.limit.largest)},
         "predictions": [
@@ -220,7 +221,7 @@ def fields(found: Simulation, explanation: Explanation | None = None) -> dict[st
                 "classes": sorted(found.strategies[name].classes),
                 "seconds": prediction.seconds,
                 "spread": prediction.spread,
-                "exposed_seconds": exposed_seconds(prediction, model),
+                "exposed_seconds": exposed_seconds(prediction, found.strategies[name], model, cluster),
                 **({"travelled_share": found.travelled[name]} if found.travelled else {}),
             }
             for name, prediction in found.ranked()
@@ -231,6 +232,7 @@ def fields(found: Simulation, explanation: Explanation | None = None) -> dict[st
 
 def describe(found: Simulation, explanation: Explanation | None = None) -> str:
     """Return the predictions for users: a table, and the bound."""
+    from autosync.specs.compute_pace import compute_seconds
     from autosync.strategy.describe import in_words
     from autosync.strategy.wording import format_table
 
@@ -242,7 +244,7 @@ def describe(found: Simulation, explanation: Explanation | None = None) -> str:
             f"{prediction.seconds * 1e3:.2f}",
             f"{prediction.spread:.0%}" if prediction.spread else "",
             f"{prediction.seconds / fastest:.3f}" if len(ranked) > 1 else "",
-            format_time(exposed_seconds(prediction, found.model)),
+            format_time(exposed_seconds(prediction, found.strategies[name], found.model, found.cluster)),
             f"{found.travelled[name]:.0%}" if found.travelled else "",
             in_words(found.strategies[name], found.model),
         )
@@ -255,7 +257,8 @@ def describe(found: Simulation, explanation: Explanation | None = None) -> str:
         lines += [*_in_words(explanation), ""]
     if found.travelled:
         lines.append("Not every step uses all parameters: times and bytes are means over steps.")
-    lines.append(f"Compute alone takes {format_time(found.model.step_seconds)} a step.")
+    compute = compute_seconds(found.model, found.cluster)
+    lines.append(f"Compute alone takes {format_time(compute)} a step{_on_slowest(found.cluster)}.")
     lines += profile_warning_lines(found.model)
     lines.append(f"No exact strategy can be faster than {found.limit.largest}.")
     if found.cluster.calibration is None:
@@ -277,6 +280,12 @@ def _in_words(explanation: Explanation) -> list[str]:
     return [*lines, *([f"Busiest links: {'; '.join(busiest)}."] if busiest else [])]
 
 
-def exposed_seconds(prediction: Prediction, model: ModelSpec) -> float:
-    """Return the part of a step that the model's compute alone does not explain."""
-    return max(0.0, prediction.seconds - model.step_seconds)
+def _on_slowest(cluster: ClusterSpec) -> str:
+    return " on the slowest device" if cluster.is_uneven else ""
+
+
+def exposed_seconds(prediction: Prediction, strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> float:
+    """Return the part of a step that the compute of the strategy's busiest rank alone does not explain."""
+    from autosync.strategy.stage_compute import strategy_compute_seconds
+
+    return max(0.0, prediction.seconds - strategy_compute_seconds(strategy, model, cluster))

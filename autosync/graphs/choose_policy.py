@@ -105,11 +105,11 @@ def _round(
     for graphs in batches:
         model.zero_grad()
         loss(model(graphs), graphs).backward()  # type: ignore[no-untyped-call]
-    _wait_for_device(model)
+    wait_for_device(model)
     return time.perf_counter() - start
 
 
-def _wait_for_device(model: VertexModel) -> None:
+def wait_for_device(model: VertexModel) -> None:
     """Wait until a GPU has done its work, which the measured time includes."""
     if any(one.is_cuda for one in model.parameters()):
         torch.cuda.synchronize()

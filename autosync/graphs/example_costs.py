@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autosync.errors import InputError
+from autosync.graphs.choose_policy import wait_for_device
 from autosync.graphs.dealing import ExampleDeal, deal, deal_by_count
 from autosync.graphs.input_graph import GraphLoss, InputGraph
 from autosync.graphs.vertex_model import VertexModel
@@ -73,9 +74,11 @@ def measure_costs(
     gradients = [one.grad for one in model.parameters()]
     for number in range(num_rounds + 1):
         for part, rounds in zip(parts, seconds, strict=True):
+            wait_for_device(model)
             start = time.perf_counter()
             model.zero_grad()
             loss(model(part), part).backward()  # type: ignore[no-untyped-call]
+            wait_for_device(model)
             # The first round warms up.
             if number:
                 rounds.append(time.perf_counter() - start)

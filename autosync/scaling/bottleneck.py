@@ -8,12 +8,14 @@ from typing import Literal
 
 from autosync.plan.lowering import lower
 from autosync.runtime.varying.expected_bytes import expected_traffic
+from autosync.search.link_times import through_shared
 from autosync.simulators.shared.costs import link_rate
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.costs import Costs
 from autosync.specs.links import inside_name, interface_name, uplink_name
 from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Strategy
+from autosync.strategy.stage_compute import strategy_compute_seconds
 
 LITTLE_EXPOSED = 0.1
 """Compute is the bottleneck if exposed communication takes less than this share of a step."""
@@ -52,7 +54,7 @@ def bottleneck_of(
     seconds: float, strategy: Strategy | None, model: ModelSpec, cluster: ClusterSpec, costs: Costs
 ) -> Bottleneck:
     """Return the bottleneck of a step that takes `seconds`. Without a strategy, nothing is synchronised."""
-    compute = min(model.step_seconds / seconds, 1.0)
+    compute = min(strategy_compute_seconds(strategy, model, cluster) / seconds, 1.0)
     link, busy = _busiest(strategy, model, cluster, costs) if strategy is not None else (None, 0.0)
     exposed, busy = 1.0 - compute, min(busy / seconds, 1.0)
     kind: Literal["compute", "link", "waiting"] = "waiting"
@@ -83,15 +85,21 @@ def _loads(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, costs: Co
     measured = cluster.calibration
     uplinks = {rack.name: rack for rack in measured.racks} if measured is not None else {}
     share = costs.payload_share
+    shared = through_shared(cluster, traffic)
     for position, node in enumerate(cluster.nodes):
         probed = measured.node(node.name) if measured is not None else None
         out = link_rate(node.bandwidth_out, probed.rate_out if probed else None, share)
         into = link_rate(node.bandwidth_in, probed.rate_in if probed else None, share)
         yield interface_name(node.name, "out"), float(traffic.node_out[position]) / out
         yield interface_name(node.name, "in"), float(traffic.node_in[position]) / into
+        inside = 0.0
         if node.intra_bandwidth is not None and node.devices > 1:
             within = link_rate(node.intra_bandwidth, probed.rate_within if probed else None, share)
-            yield inside_name(node.name), float(traffic.node_within[position]) / (within * node.devices)
+            inside = float(traffic.node_within[position]) / (within * node.devices)
+        if node.intra_total is not None:
+            inside = max(inside, shared[position] / link_rate(node.intra_total, None, share))
+        if inside > 0:
+            yield inside_name(node.name), inside
     for position, rack in enumerate(cluster.racks):
         one = uplinks.get(rack.name)
         out = link_rate(rack.uplink_out, one.rate_out if one else None, share)

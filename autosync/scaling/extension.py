@@ -1,8 +1,8 @@
 """Changes a measured cluster to another number of worker nodes, or to other links.
 
 Measured nodes stay as they are. Nothing is known of nodes that do not exist yet, so they are assumed to be like the
-measured ones: the medians of their rates and measurements, the most common number of devices, and no new rack.
-`assumptions` explains this to users.
+measured ones: the medians of their rates, speeds and measurements, the most common numbers of devices and interfaces,
+and no new rack. `assumptions` explains this to users.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ def assumptions(cluster: ClusterSpec, sizes: Sequence[int], link: float | None) 
     if max(sizes) > there:
         node = _typical(cluster)
         rank = f"{count(node.devices, 'rank')}, {_link_in_words(node)}"
+        rank += f", compute {node.compute:g}" if node.compute != 1.0 else ""
         rack = " and join the racks that there are" if cluster.racks else ""
         source = "the measured nodes" if cluster.calibration is not None else "the nodes of the cluster file"
         found.append(f"New nodes are like the median of {source} ({rank}){rack}.")
@@ -148,18 +149,24 @@ def _without_whole(calibration: Calibration) -> Calibration:
 def _typical(cluster: ClusterSpec) -> Node:
     """Return a worker node with the medians of the workers' figures, and the name, host and rack of the first one."""
     workers = _workers(cluster)
-    devices = Counter(node.devices for node in workers).most_common()
-    most = max(times for _, times in devices)
     return replace(
         workers[0],
-        devices=min(number for number, times in devices if times == most),
+        devices=_most_common([node.devices for node in workers]),
         bandwidth_out=median(node.bandwidth_out for node in workers),
         bandwidth_in=median(node.bandwidth_in for node in workers),
         intra_bandwidth=_median([node.intra_bandwidth for node in workers]),
         intra_total=_median([node.intra_total for node in workers]),
+        nics=_most_common([node.nics for node in workers]),
+        compute=median(node.compute for node in workers),
         storage=_median([node.storage for node in workers]),
         memory_bytes=min([node.memory_bytes for node in workers if node.memory_bytes is not None], default=None),
     )
+
+
+def _most_common(numbers: Sequence[int]) -> int:
+    """Return the number that occurs most often, the smallest of several."""
+    times = Counter(numbers)
+    return min(times, key=lambda number: (-times[number], number))
 
 
 def _typical_measurements(cluster: ClusterSpec, calibration: Calibration) -> NodeCalibration | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from autosync.errors import InputError
 from autosync.scaling.bottleneck import bottleneck_of
@@ -20,6 +21,7 @@ from autosync.simulators.interface import Simulator
 from autosync.simulators.large_clusters import most_detailed
 from autosync.simulators.shared.costs import usual_costs
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.compute_pace import compute_seconds
 from autosync.specs.costs import Costs
 from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Strategy
@@ -72,6 +74,12 @@ def predict_scaling(
     )
 
 
+def _seconds_without_waits(model: ModelSpec, cluster: ClusterSpec) -> float:
+    """Return the step time of as many equal ranks as train the same samples a second without any wait."""
+    speeds = [cluster.nodes[rank.node].compute for rank in cluster.ranks[: cluster.num_workers]]
+    return model.step_seconds / fmean(speeds)
+
+
 def _knee(sizes: Sequence[SizePrediction], of: Callable[[SizePrediction], Outlook]) -> Knee | None:
     return knee_of({size.num_nodes: of(size).step_seconds.value for size in sizes})
 
@@ -90,7 +98,7 @@ class _Context:
     def size(self, cluster: ClusterSpec) -> SizePrediction:
         """Return the prediction for one cluster."""
         if len(cluster.ranks) == 1:
-            alone = self._outlook(ALONE, None, self._alone(), cluster)
+            alone = self._outlook(ALONE, None, self._alone(cluster), cluster)
             return self._size(cluster, "profile", alone, alone)
         simulator = most_detailed(self.model, cluster, costs=self.costs)
         default = default_as_strategy(self.model, cluster)
@@ -126,15 +134,15 @@ class _Context:
             strategy=strategy,
             step_seconds=step,
             samples_per_second=step.under(samples),
-            efficiency=step.under(model.step_seconds),
+            efficiency=step.under(_seconds_without_waits(model, cluster)),
             cost=cost,
             bottleneck=bottleneck_of(step.value, strategy, model, cluster, self.costs),
         )
 
-    def _alone(self) -> Forecast:
-        """Return the step time of a rank that trains alone: the profile's measurement and its interval."""
-        seconds = self.model.step_seconds
-        effects = effects_of(seconds, self.model, None, lambda model, _: model.step_seconds)
+    def _alone(self, cluster: ClusterSpec) -> Forecast:
+        """Return the step time of a rank that trains alone: what its profile says of its device, and the interval."""
+        seconds = compute_seconds(self.model, cluster)
+        effects = effects_of(seconds, self.model, None, lambda model, _: compute_seconds(model, cluster))
         return forecast(seconds, Ends(0.0, 0.0) if effects else None, effects)
 
     def _step(

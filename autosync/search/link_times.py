@@ -2,11 +2,13 @@
 
 Network interfaces count their bytes. Uplinks of racks and links within nodes do not, so their bytes are taken from
 the plan. For an uplink they are scaled by the ratio of counted to planned bytes at the interfaces of its nodes, because
-headers and rows of sparse gradients add bytes. Rates are the probed ones, else those of the cluster file.
+headers and rows of sparse gradients add bytes. What the ranks of a node share inside it has bytes of both kinds. Rates
+are the probed ones, else those of the cluster file.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -19,7 +21,7 @@ from autosync.specs.calibration import Estimate
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.links import inside_name, interface_name, uplink_name
 from autosync.specs.model import ModelSpec
-from autosync.specs.uplinks import nodes_behind
+from autosync.specs.uplinks import NO_RACK, nodes_behind, outermost_racks
 from autosync.strategy.representation import Strategy
 
 
@@ -48,13 +50,13 @@ def link_times(
         return []
     counted = _by_node(cluster, measurement.bytes_sent), _by_node(cluster, measurement.bytes_received)
     loads = list(_interfaces(cluster, counted))
-    if cluster.racks or any(node.intra_bandwidth for node in cluster.nodes):
+    if cluster.racks or any(node.intra_bandwidth or node.intra_total for node in cluster.nodes):
         run = strategy or default_as_strategy(model, cluster).strategy
         assert run is not None, "what stock DDP does is a strategy too"
         plan = lower(run, model, cluster)
         # Stock DDP sends every gradient in every step.
         planned = amortised_traffic(plan, cluster) if strategy is None else expected_traffic(plan, model, cluster)
-        loads += [*_uplinks(cluster, counted, planned), *_insides(cluster, planned)]
+        loads += [*_uplinks(cluster, counted, planned), *_insides(cluster, counted, planned)]
     return loads
 
 
@@ -102,17 +104,42 @@ def _times_planned(nodes: Sequence[int], counted: dict[int, float], planned: Seq
     return sum(counted[number] for number in told) / expected if expected > 0 else 1.0
 
 
-def _insides(cluster: ClusterSpec, planned: Traffic) -> Iterator[LinkTime]:
-    """Yield the time of the links within each node.
+def _insides(cluster: ClusterSpec, counted: _Counted, planned: Traffic) -> Iterator[LinkTime]:
+    """Yield the time of the links within each node, or of what its ranks share there if that takes longer.
 
     Each rank of a node has its own link to the others, all with the same rate. So the mean over the ranks is a lower
     limit for the busiest link.
     """
+    passing = through_shared(cluster, planned, counted)
     for position, node in enumerate(cluster.nodes):
+        times = []
         if node.intra_bandwidth and node.devices > 1:
             probed = cluster.calibration.node(node.name) if cluster.calibration else None
             rate = _rate(node.intra_bandwidth, probed.rate_within if probed else None) * node.devices
-            yield LinkTime(inside_name(node.name), float(planned.node_within[position]) / rate)
+            times.append(float(planned.node_within[position]) / rate)
+        if node.intra_total:
+            times.append(passing[position] / node.intra_total)
+        if times:
+            yield LinkTime(inside_name(node.name), max(times))
+
+
+def through_shared(cluster: ClusterSpec, planned: Traffic, counted: _Counted | None = None) -> list[float]:
+    """Return the bytes that pass what the ranks of each node share inside it (`intra_total`).
+
+    These are the bytes within the node, and those between it and others that leave no rack (docs/cluster.md). The nodes
+    of a rack are taken to send the same share of their bytes out of it. Bytes at interfaces are the counted ones, where
+    there are some.
+    """
+    found: list[float] = planned.node_within.tolist()
+    ways = (planned.node_out.tolist(), planned.rack_out.tolist()), (planned.node_in.tolist(), planned.rack_in.tolist())
+    behind, outermost = nodes_behind(cluster), outermost_racks(cluster)
+    for way, (of_nodes, of_racks) in enumerate(ways):
+        for position, rack in enumerate(outermost):
+            passed = counted[way].get(position, of_nodes[position]) if counted else of_nodes[position]
+            whole = math.fsum(of_nodes[node] for node in behind[rack]) if rack != NO_RACK else 0.0
+            leaves = min(of_racks[rack] / whole, 1.0) if whole > 0 else 0.0
+            found[position] += passed * (1.0 - leaves)
+    return found
 
 
 def _rate(claimed: float, probed: Estimate | None) -> float:

@@ -32,6 +32,10 @@ class ShownInterval:
     low: float
     high: float
 
+    def __post_init__(self) -> None:
+        if not self.value > 0:
+            raise ValueError(f"a time of {self.value:g} seconds (more than 0)")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownRatio:
@@ -43,6 +47,10 @@ class ShownRatio:
     low: float
     high: float
     in_words: str
+
+    def __post_init__(self) -> None:
+        if not all(one > 0 for one in (self.value, self.low, self.high)):
+            raise ValueError(f"a ratio of {self.value:g}, from {self.low:g} to {self.high:g} (more than 0)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

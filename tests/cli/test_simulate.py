@@ -14,13 +14,14 @@ import pytest
 
 from autosync.plan.bound import bound
 from autosync.simulators.catalogue import open_simulator, simulator_names
-from autosync.specs.cluster_file import load_cluster
+from autosync.specs.cluster_file import load_cluster, save_cluster
 from autosync.specs.model_file import load_model, save_model
 from autosync.specs.use_sample import UseSample
 from autosync.strategy.bundle import Bundle, save_bundle
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.files import load_strategy_for
 from autosync.strategy.presets import build_preset
+from autosync.units import format_time
 
 if TYPE_CHECKING:
     from typing import Any
@@ -44,6 +45,18 @@ def test_strategies_are_ranked(shell: Shell, build: Build) -> None:
     assert ddp["seconds"] == pytest.approx(expected.seconds)
     assert ddp["exposed_seconds"] == pytest.approx(expected.seconds - model.step_seconds)
     assert found["bound"]["seconds"] == pytest.approx(bound(model, cluster).seconds)
+
+
+def test_compute_is_that_of_the_slowest_device(shell: Shell) -> None:
+    model, cluster = load_model("model.yaml"), load_cluster("cluster.yaml")
+    slow = replace(cluster.nodes[0], compute=0.25)
+    save_cluster(Path("slow.yaml"), replace(cluster, alike=(), nodes=(slow, *cluster.nodes[1:])))
+    found = shell.json("simulate", "ddp", "--model", "model.yaml", "--cluster", "slow.yaml")
+    assert found["compute_seconds"] == pytest.approx(4 * model.step_seconds)
+    (ddp,) = found["predictions"]
+    assert ddp["exposed_seconds"] == pytest.approx(ddp["seconds"] - 4 * model.step_seconds)
+    assert shell.run("simulate", "ddp", "--model", "model.yaml", "--cluster", "slow.yaml") == 0, shell.err
+    assert f"Compute alone takes {format_time(4 * model.step_seconds)} a step on the slowest device." in shell.out
 
 
 def test_means_over_steps_that_use_different_parameters_are_told(shell: Shell) -> None:

@@ -3,6 +3,7 @@
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from autosync.cli import main
 from autosync.errors import InputError
+from autosync.graphs import example_costs
 from autosync.graphs.choose_policy import choose_policy
 from autosync.graphs.example_costs import StepCosts, compare_deals, depth_bands, fit_costs
 from autosync.graphs.families import sequence, tree
@@ -135,6 +137,22 @@ def test_costs_are_found_in_measured_steps() -> None:
     assert only_levels == StepCosts(vertex_seconds=0.0, level_seconds=pytest.approx(0.01))
     with pytest.raises(InputError, match="positive times"):
         fit_costs([1], [1], [0.0])
+
+
+def test_costs_are_measured_between_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = []
+
+    def clock() -> float:
+        events.append("clock")
+        return float(len(events))
+
+    monkeypatch.setattr(example_costs, "time", SimpleNamespace(perf_counter=clock))
+    monkeypatch.setattr(example_costs, "wait_for_device", lambda _: events.append("wait"))
+    model = VertexModel(Dropping(), state_width=2)
+    example_costs.measure_costs(model, [sequence(torch.ones(length, 2)) for length in (1, 2)], _loss, num_rounds=1)
+    before = [one for one, other in itertools.pairwise(events) if other == "clock"]
+    assert before
+    assert set(before) == {"wait"}
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=40))

@@ -103,6 +103,18 @@ def test_new_nodes_are_like_the_median(cluster: ClusterSpec, more: int) -> None:
             assert measured.interface is None
 
 
+def test_new_nodes_have_the_median_speed_and_the_usual_number_of_interfaces() -> None:
+    nodes = [
+        Node(name=f"n{n}", host=f"n{n}", bandwidth_out=1e8, bandwidth_in=1e8, compute=speed, nics=nics)
+        for n, (speed, nics) in enumerate([(1.0, 1), (0.5, 2), (0.5, 2)])
+    ]
+    cluster = ClusterSpec(name="mixed", nodes=tuple(nodes), launcher="ssh")
+    new = extended(cluster, 4).nodes[-1]
+    assert (new.compute, new.nics) == (0.5, 2)
+    (words,) = assumptions(cluster, [4], None)
+    assert "(1 rank, 800 Mbit/s, compute 0.5)" in words
+
+
 @given(some_clusters, st.integers(1, 5), st.integers(1, 5))
 def test_growing_twice_grows_as_far(cluster: ClusterSpec, first: int, second: int) -> None:
     there = num_worker_nodes(cluster)

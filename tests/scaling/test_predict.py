@@ -188,6 +188,44 @@ def test_bottlenecks() -> None:
     assert bottleneck_of(3.5, strategy, model, one_slow, costs).link == "interface of host-0, in"
 
 
+def _of_speeds(*speeds: float) -> ClusterSpec:
+    nodes = [
+        Node(name=f"n{n}", host=f"n{n}", bandwidth_out=1e12, bandwidth_in=1e12, compute=speed)
+        for n, speed in enumerate(speeds)
+    ]
+    return ClusterSpec(name="speeds", nodes=tuple(nodes), launcher="ssh")
+
+
+def test_a_slow_device_alone_takes_its_own_time() -> None:
+    (alone,) = predict_scaling(_model(), _of_speeds(0.5), [1], find=_sharded).sizes
+    assert alone.stock.step_seconds.value == pytest.approx(0.04)
+    assert alone.stock.step_seconds.high == pytest.approx(0.04 * 1.05 ** (1.645 / 1.96))
+    assert alone.stock.efficiency.value == pytest.approx(1.0)
+    assert alone.stock.bottleneck.kind == "compute"
+
+
+def test_fast_devices_that_wait_for_a_slow_one_cost_efficiency() -> None:
+    (found,) = predict_scaling(_model(), _of_speeds(1.0, 0.5), [2], find=_sharded).sizes
+    # Without waits, the ranks would train as many samples as two ranks of three quarters of the speed.
+    step = found.stock.step_seconds.value
+    assert step > 0.04
+    assert found.stock.efficiency.value == pytest.approx(0.02 / 0.75 / step)
+    assert found.stock.bottleneck.compute_share == pytest.approx(0.04 / step)
+    assert found.stock.bottleneck.kind == "compute"
+
+
+def test_what_ranks_share_inside_a_node_can_be_the_bottleneck() -> None:
+    model = _model()
+    node = Node(name="a", host="a", devices=2, bandwidth_out=1e12, bandwidth_in=1e12, intra_total=1e6)
+    cluster = ClusterSpec(name="shared", nodes=(node, replace(node, name="b", host="b")), launcher="ssh")
+    strategy, costs = default_as_strategy(model, cluster).strategy, usual_costs(cluster)
+    assert strategy is not None
+    (one,) = TimelineSimulator(model, cluster, costs=costs).predict([strategy])
+    found = bottleneck_of(one.seconds, strategy, model, cluster, costs)
+    assert (found.kind, found.link) == ("link", "inside of a")
+    assert found.link_share > 0.9
+
+
 def test_a_prediction_is_a_table(found: ScalingPrediction) -> None:
     frame = found.to_frame()
     assert list(frame["nodes"]) == [1, 1, 2, 2, 4, 4, 16, 16]

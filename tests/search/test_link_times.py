@@ -145,3 +145,29 @@ def test_the_inside_of_a_node_counts_where_its_rate_is_known(model: ModelSpec) -
     other = busiest_link(_measured(1.0, (100,) * 8), model, unknown, ring)
     assert other is not None
     assert other.link == "interface of a, out"
+
+
+def test_what_the_ranks_of_a_node_share_is_passed_on_the_way_to_the_network_too(model: ModelSpec) -> None:
+    nodes = tuple(replace(_node(name, None, devices=4), intra_total=1e4) for name in ("a", "b"))
+    cluster = ClusterSpec(name="two", nodes=nodes)
+    parts = tuple(variable.name for variable in model.variables)
+    ring = Strategy(messages=(Message(parts=parts, synchroniser=AllReduce(topology="ring")),))
+    found = busiest_link(_measured(1.0, (1000,) * 8), model, cluster, ring)
+    within = amortised_traffic(lower(ring, model, cluster), cluster).node_within[0]
+    assert found is not None
+    assert found.link == "inside of a"
+    assert found.seconds == pytest.approx((within + 2 * 1000) / 1e4)
+
+
+def test_what_leaves_a_rack_does_not_pass_what_ranks_share(model: ModelSpec) -> None:
+    nodes = (replace(_node("p", "r1"), intra_total=1e3), replace(_node("q", "r2"), intra_total=1e3))
+    racks = tuple(Rack(name=name, uplink_out=RATE, uplink_in=RATE) for name in ("r1", "r2"))
+    apart = ClusterSpec(name="apart", nodes=nodes, racks=racks)
+    together = ClusterSpec(name="together", nodes=tuple(replace(node, rack=None) for node in nodes))
+    sent = _planned(model, apart)
+    found, other = (busiest_link(_measured(1.0, sent), model, one, None) for one in (apart, together))
+    assert found is not None
+    assert not found.link.startswith("inside of")
+    assert other is not None
+    assert other.link == "inside of p"
+    assert other.seconds == pytest.approx(2 * sent[0] / 1e3)

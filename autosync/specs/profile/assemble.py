@@ -242,7 +242,9 @@ def _factor_rows(records: ProfileRecords, name: str) -> int | None:
     """
     structure = records.structure
     owner = structure.owners[name]
-    if structure.aliases[name] or getattr(structure.modules[owner], "weight", None) is not structure.parameters[name]:
+    # `getattr` would run a parametrization that computes the weight.
+    own = dict(structure.modules[owner].named_parameters(recurse=False, remove_duplicate=False))
+    if structure.aliases[name] or own.get("weight") is not structure.parameters[name]:
         return None
     totals = []
     for step in records.steps:

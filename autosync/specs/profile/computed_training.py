@@ -23,7 +23,13 @@ from autosync.specs.profile.find_cuts import FoundCuts, cuts_of_task, with_check
 from autosync.specs.profile.graph import ParameterUses, distinct_rows
 from autosync.specs.profile.known_devices import TrainingRate
 from autosync.specs.profile.optimizer import probe_optimizer
-from autosync.specs.profile.profiled_steps import UPDATE_NOTE, profiled_step, sparse_gradients, task_notes
+from autosync.specs.profile.profiled_steps import (
+    UPDATE_NOTE,
+    materialise,
+    profiled_step,
+    sparse_gradients,
+    task_notes,
+)
 from autosync.specs.profile.recorder import MicrostepRecorder, ModelStructure, structure_of
 from autosync.specs.profile.split_products import split_layers
 from autosync.specs.profile.use_draws import UseDraws
@@ -48,7 +54,7 @@ class ComputedTraining:
         self._seed = seed
         self._generator = torch.Generator().manual_seed(seed)
         self._clock = ComputedClock(rate)
-        self._model = _build_without_values(task, self._clock)
+        self._model = self._build()
         self._structure = structure_of(self._model)
         # Embeddings whose ids depend on values that only a run knows.
         self._unknown: set[str] = set()
@@ -91,7 +97,7 @@ class ComputedTraining:
         return UseDraws(
             task=self._task,
             seed=self._seed,
-            build=lambda: _build_without_values(self._task, self._clock),
+            build=self._build,
             place=lambda batch: task_run.map_tensors(batch, self._clock.to_meta),
             around=lambda: self._clock,
         )
@@ -133,6 +139,9 @@ class ComputedTraining:
         with self._clock:
             return split_layers(found.linears, spec, META, self._clock, num_rounds=1, warm_up_rounds=0)
 
+    def _build(self) -> nn.Module:
+        return _build_without_values(self._task, self._clock, torch.Generator().manual_seed(self._seed))
+
     def _recorded_step(self, recorder: MicrostepRecorder) -> ProfiledStep:
         self._model.zero_grad(set_to_none=True)
         microsteps = []
@@ -164,17 +173,21 @@ def _launches(rate: OperationRate, num_operations: int, seconds: float) -> Itera
         )
 
 
-def _build_without_values(task: Task, clock: ComputedClock) -> nn.Module:
+def _build_without_values(task: Task, clock: ComputedClock, generator: torch.Generator) -> nn.Module:
     """Build the model without values, because it may exceed this machine's memory.
 
-    It is built with values only if its construction needs some; they are dropped afterwards.
+    It is built with values only if its construction needs some; they are dropped afterwards. Lazy modules learn their
+    shapes from a batch of the generator.
     """
     try:
         with torch.device(META), clock:
             model = task_run.build_model(task)
     except TaskError:
         model = task_run.build_model(task)
+        materialise(task, model, generator, lambda tensor: tensor)
     clock.strip(model)
+    with clock:
+        materialise(task, model, generator, clock.to_meta)
     return model
 
 

@@ -29,7 +29,8 @@ class FoundCuts(NamedTuple):
     """The cuts of a model, or the reason why it has none.
 
     `mixes` is the reason why microbatches would train another model, if there is one, and `note` says what was not
-    checked. `linears` are the uses of layers whose gradients of weights can come later.
+    checked. `linears` are the uses of layers whose gradients of weights can come later. `modules` are the modules that
+    the pass called: cuts are numbered by them.
     """
 
     cuts: tuple[StageCut, ...] = ()
@@ -37,6 +38,7 @@ class FoundCuts(NamedTuple):
     mixes: str = ""
     note: str = ""
     linears: tuple[LinearUse, ...] = ()
+    modules: tuple[str, ...] = ()
 
 
 class SmallerBatch(NamedTuple):
@@ -123,7 +125,12 @@ def find_cuts(
             return _no_microbatches(error)
         if not less.problem and less.modules == tape.modules:
             cuts = _with_fixed(cuts, less, smaller)
-    return FoundCuts(cuts=tuple(cuts), mixes=why_changes_mix(tape.changed), linears=linear_uses(tape))
+    return FoundCuts(
+        cuts=tuple(cuts),
+        mixes=why_changes_mix(tape.changed),
+        linears=linear_uses(tape),
+        modules=tuple(tape.modules),
+    )
 
 
 class _Kept:

@@ -6,15 +6,19 @@ code uses (a word embedding as output layer), and it distinguishes look-ups of r
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 # These operations pass a weight on in another shape or precision: an operation on their result uses the weight.
-_HANDED_ON = {"TBackward0", "TransposeBackward0", "ToCopyBackward0"}
+_TRANSPOSES = {"TBackward0", "TransposeBackward0"}
+_HANDED_ON = _TRANSPOSES | {"ToCopyBackward0"}
 _EMBEDDINGS = {"EmbeddingBackward0", "EmbeddingBagBackward0"}
+_HIDDEN = "hidden"
+"""Stands for the operations that use a parameter in a backward pass within the backward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,19 @@ def read_uses(outputs: Sequence[torch.Tensor], names: Mapping[int, str]) -> dict
     return uses
 
 
+def with_hidden_uses(uses: Mapping[str, ParameterUses], ready: Sequence[str]) -> dict[str, ParameterUses]:
+    """Return the uses, with a further operation for each parameter whose gradient became ready more than once.
+
+    The graph's own backward pass adds to a gradient once. So another one ran within it, as in reentrant checkpointing,
+    and its operations are not in the graph.
+    """
+    times = Counter(ready)
+    return {
+        name: replace(use, operations=(*use.operations, _HIDDEN)) if times[name] > 1 else use
+        for name, use in uses.items()
+    }
+
+
 def sequence_of(node: Any) -> int:
     """Return the position of a node in autograd's order of records."""
     return int(node._sequence_nr())  # noqa: SLF001 - autograd has no public name for it
@@ -88,7 +105,11 @@ def _users(roots: Iterable[Any]) -> dict[Any, list[Any]]:
 def _final_users(node: Any, users: Mapping[Any, list[Any]]) -> list[Any]:
     if node.name() not in _HANDED_ON or not users[node]:
         return [node]
-    return [final for user in users[node] for final in _final_users(user, users)]
+    found = [final for user in users[node] for final in _final_users(user, users)]
+    if node.name() in _TRANSPOSES:
+        # What looks up rows of a transposed weight uses its columns, and so all of its rows.
+        return [node if final.name() in _EMBEDDINGS else final for final in found]
+    return found
 
 
 def _ids(node: Any) -> tuple[torch.Tensor, int]:

@@ -21,7 +21,14 @@ from autosync.specs.profile.clock import clock_of
 from autosync.specs.profile.find_cuts import FoundCuts, cuts_of_task, with_checked_losses
 from autosync.specs.profile.machine_load import UNKNOWN, LoadWatch, MachineLoad
 from autosync.specs.profile.optimizer import optimizer_notes, optimizer_spec
-from autosync.specs.profile.profiled_steps import UPDATE_NOTE, known_rows, profiled_step, sparse_gradients, task_notes
+from autosync.specs.profile.profiled_steps import (
+    UPDATE_NOTE,
+    known_rows,
+    materialise,
+    profiled_step,
+    sparse_gradients,
+    task_notes,
+)
 from autosync.specs.profile.recorder import MicrostepRecorder, structure_of
 from autosync.specs.profile.split_products import split_layers
 from autosync.specs.profile.steadiness import LEAST_STEPS, StoppingRule
@@ -47,7 +54,7 @@ class MeasuredTraining:
         self._generator = torch.Generator().manual_seed(seed)
         self._clock = clock_of(device)
         self._model = task_run.build_model(task).to(device)
-        _materialise(task, self._model, device, self._generator)
+        materialise(task, self._model, self._generator, lambda tensor: tensor.to(device))
         self._structure = structure_of(self._model)
         trained = [p for p in self._model.parameters() if p.requires_grad]
         self._optimizer = task_run.build_optimizer(task, trained)
@@ -168,12 +175,6 @@ def _paced(
         done.append(step(len(done)))
         taken.append(done[-1].seconds)
     return done[0], done[WARM_UP_STEPS:], watch.load()
-
-
-def _materialise(task: Task, model: nn.Module, device: torch.device, generator: torch.Generator) -> None:
-    """Run a first batch if the model has lazy modules, which learn their shapes from it."""
-    if any(isinstance(parameter, nn.UninitializedParameter) for parameter in model.parameters()):
-        task_run.compute_loss(task, model, task_run.move(task_run.draw_batch(task, generator), device))
 
 
 def device_name(device: torch.device) -> str:

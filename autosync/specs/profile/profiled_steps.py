@@ -1,4 +1,4 @@
-"""What measured and computed profiles share: steps with the rows that they touched, sparse gradients, notes."""
+"""What measured and computed profiles share: first batches of lazy modules, steps with touched rows, notes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,24 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+from torch import nn
 
+from autosync.specs import task_run
 from autosync.specs.profile.assemble import ProfiledStep
 from autosync.specs.profile.graph import ParameterUses, distinct_rows
 from autosync.specs.profile.recorder import Microstep, ModelStructure
 from autosync.specs.task import Task
 
 UPDATE_NOTE = "the update as a whole, split over modules by the elements that it changes"
+
+
+def materialise(
+    task: Task, model: nn.Module, generator: torch.Generator, place: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    """Run a first batch if the model has lazy modules, which learn their shapes from it."""
+    if any(isinstance(parameter, nn.UninitializedParameter) for parameter in model.parameters()):
+        batch = task_run.map_tensors(task_run.draw_batch(task, generator), place)
+        task_run.compute_loss(task, model, batch)
 
 
 def profiled_step(

@@ -17,7 +17,7 @@ from torch import nn
 
 from autosync.specs import task_run
 from autosync.specs.profile.clock import Clock
-from autosync.specs.profile.graph import ParameterUses, read_uses, sequence_of
+from autosync.specs.profile.graph import ParameterUses, read_uses, sequence_of, with_hidden_uses
 from autosync.specs.task import Task
 
 
@@ -166,7 +166,7 @@ class MicrostepRecorder:
             forward_seconds=tuple(self.clock.seconds(self._forward_marks)),
             ready=tuple(self._ready),
             backward_seconds=tuple(self.clock.seconds(backward_marks)),
-            uses=self._uses,
+            uses=with_hidden_uses(self._uses, self._ready),
         )
 
     def _call_hook(self, label: str) -> Callable[..., None]:
@@ -199,7 +199,9 @@ def _factor_rows(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     inputs = args[0] if args else kwargs.get("input")
     if not isinstance(inputs, torch.Tensor) or module.in_features == 0:
         return None
-    if inputs.dtype != module.weight.dtype or _is_cast(module.weight):
+    # A weight that other code computes (a parametrization) is no parameter, and to ask for it would run that code.
+    weight = module._parameters.get("weight")  # noqa: SLF001 - `named_parameters` is slow, and steps are timed
+    if weight is None or inputs.dtype != weight.dtype or _is_cast(weight):
         return None
     return inputs.numel() // module.in_features
 

@@ -143,6 +143,9 @@ def _with_cuts(spec: ModelSpec, training: _Training, tell: Progress) -> ModelSpe
     """Return the spec with the cuts of its model, and with the times of microbatches if stages may compute some."""
     tell("cuts")
     found = training.cuts()
+    if found.cuts and found.modules != tuple(segment.module for segment in spec.timeline.forward):
+        # The numbers of these cuts would be those of other segments in the timeline.
+        found = FoundCuts(uncut="the modules that it calls change from pass to pass")
     timeline = replace(spec.timeline, cuts=found.cuts, uncut=found.uncut, mixes=found.mixes)
     spec = replace(spec, timeline=timeline, notes=(*spec.notes, *filter(None, (found.note,))))
     if not found.cuts or found.mixes:
