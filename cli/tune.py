@@ -99,7 +99,7 @@ Examples:
 @click.option(
     "--patience",
     type=click.IntRange(0, 100_000),
-    help="Stop after this number of trials without a gain; 0 for no limit.  [default: 20]",
+    help="Stop after this number of trials without a gain; 0 for no limit.  [default: 20; for a script 8]",
 )
 @click.option(
     "--proposer",
@@ -137,7 +137,7 @@ Examples:
     show_default=True,
     callback=positive_seconds,
     metavar="TIME",
-    help="A trial that takes longer counts as failed.",
+    help="A trial fails if the ranks take longer than this for one request.",
 )
 @click.option(
     "--jobs", type=click.IntRange(1), help="Cores of this machine that predict while ranks wait.  [default: all]"

@@ -97,8 +97,9 @@ def proof_baselines(
         while True:
             begun, is_repeated = study.begin_for_proof(one), study.is_repeated(one)
             fastest = min(medians, default=None)
-            record = trials.run(one, begun.number, best_seconds=fastest, is_repeated=is_repeated)
-            study.tell(record)
+            ended = trials.attempt(one, begun.number, best_seconds=fastest, is_repeated=is_repeated)
+            record = ended.record
+            study.tell(record, blame=ended.blame)
             if record.failure is None or not record.failure.is_infrastructure:
                 outages.over()
                 return None if record.measurement is None else record.measurement.median_seconds

@@ -4,11 +4,12 @@ The fastest of many noisy trials is partly the luckiest. So the best few run onc
 stock DDP at its best single bucket and with the best preset. The winner is declared from this comparison alone. If
 nothing certainly beats the default, the default is the result. If stock DDP with a better bucket certainly beats the
 default, and no finalist is certainly faster than it, then it wins, because it needs nothing but an argument. Inexact
-strategies also train for a short while, and one whose loss becomes infinite or NaN cannot win.
+strategies also train for a short while. One whose training fails, or whose loss becomes infinite or NaN, cannot win.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
@@ -156,7 +157,7 @@ def prove(
         trials.service,
         [contestant.run_as for contestant in contestants],
         design=trials.effort.proof,
-        policy=trials.policy(best_seconds),
+        policy=functools.partial(trials.policy, best_seconds),
         seed=seed,
         compute_seconds=trials.model.step_seconds,
         progress=progress.now,
@@ -264,7 +265,7 @@ def judge(
     """Return the verdict: the fastest contestant that beats stock DDP wins; without one, stock DDP wins.
 
     The confidence is 95 % for all contestants together. Stock DDP with a better bucket is preferred to contestants that
-    are not certainly faster than it. A contestant whose loss became infinite or NaN cannot win.
+    are not certainly faster than it. A contestant that does not train cannot win.
     """
     fidelities = fidelities or {}
     default = contestants[0].name
@@ -278,7 +279,7 @@ def judge(
         for one in contestants
         if one.name in comparison.measurements
     )
-    lost = {key for key, one in fidelities.items() if one.diverged}
+    lost = {key for key, one in fidelities.items() if one.cannot_win}
     beats = [result for result in results if result.name in comparison.beats_first]
     faster = [result for result in beats if result.candidate.strategy_id not in lost]
     fastest = max(faster, key=_speedup, default=results[0])

@@ -22,8 +22,9 @@ class Effort:
 
     Long steps vary less and settle after fewer steps. So if the usual minimum of steps would take longer than
     `trial_seconds`, a trial has fewer steps and accepts a wider interval. It then takes at most `trial_seconds`, or the
-    time of `FEWEST_STEPS` steps if that is longer. `num_finalists` is the number of fastest strategies in the proof;
-    `num_predicted` is this number if no strategy was tried and predictions decide.
+    time of `FEWEST_STEPS` steps if that is longer. If samples are means of several steps (see trials.periods), they
+    count in place of steps. `num_finalists` is the number of fastest strategies in the proof; `num_predicted` is this
+    number if no strategy was tried and predictions decide.
     """
 
     trial: Policy = DEFAULT_POLICY
@@ -38,12 +39,13 @@ class Effort:
         if self.trial_seconds is not None and self.trial_seconds <= 0:
             raise ValueError(f"trials of {self.trial_seconds:g} s (above 0)")
 
-    def policy(self, step_seconds: float) -> Policy:
-        """Return how long a strategy with steps of about this time is measured."""
+    def policy(self, step_seconds: float, steps_each: int = 1) -> Policy:
+        """Return how long a strategy with steps of about this time is measured; a sample has `steps_each` steps."""
+        sample_seconds = step_seconds * steps_each
         most = self.trial.min_warmup_steps + self.trial.min_steps
-        if self.trial_seconds is None or self.trial_seconds >= most * step_seconds:
+        if self.trial_seconds is None or self.trial_seconds >= most * sample_seconds:
             return self.trial
-        num_steps = max(FEWEST_STEPS, round(self.trial_seconds / step_seconds))
+        num_steps = max(FEWEST_STEPS, round(self.trial_seconds / sample_seconds))
         share = max(2, num_steps // 3)
         num_warmup = min(share, self.trial.min_warmup_steps)
         return replace(
@@ -52,7 +54,7 @@ class Effort:
             window_steps=min(share, self.trial.window_steps),
             min_steps=min(num_steps - num_warmup, self.trial.min_steps),
             interval_share=max(self.trial.interval_share, WIDE_SHARE),
-            budget_seconds=min(self.trial.budget_seconds, max(self.trial_seconds, num_steps * step_seconds)),
+            budget_seconds=min(self.trial.budget_seconds, max(self.trial_seconds, num_steps * sample_seconds)),
         )
 
 

@@ -20,9 +20,9 @@ class TimedService(ComparingService):
         self.busy_seconds = 0.0
         self._service = service
 
-    def prepare(self, contestant: Contestant) -> None:
+    def prepare(self, contestant: Contestant) -> int | None:
         with self._at_work():
-            self._service.prepare(contestant)
+            return self._service.prepare(contestant)
 
     def run(self, name: str, num_steps: int, *, settle: bool = False) -> StepSamples:
         with self._at_work():

@@ -194,10 +194,11 @@ class SearchLoop:
         """Run a trial and keep its record. After a failure of the machines, the candidate waits for another trial."""
         candidate = started.candidate
         is_repeated = self._study.is_repeated(candidate)
-        record = self._trials.run(
+        ended = self._trials.attempt(
             candidate, started.number, best_seconds=self.status.best_seconds, is_repeated=is_repeated
         )
-        self._study.tell(record)
+        record = ended.record
+        self._study.tell(record, blame=ended.blame)
         if record.failure is not None and record.failure.is_infrastructure:
             self._study.enqueue([candidate])
         return record

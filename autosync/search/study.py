@@ -10,7 +10,6 @@ excludes them from the count of the search.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,21 +26,31 @@ from autosync.errors import InputError, OperationError
 from autosync.search.candidates import Candidate
 from autosync.search.dashboard import keep_traits, name_metric, note_winner
 from autosync.search.study_folder import StudyFolder, StudySettings, read_settings, taken_error
+from autosync.search.trial_attributes import (
+    BLAME_ATTRIBUTE,
+    CANDIDATE_ATTRIBUTE,
+    EXPECTED_ATTRIBUTE,
+    PROOF_ATTRIBUTE,
+    TUNER_ATTRIBUTE,
+    has_candidate,
+    has_record,
+    is_for_proof,
+    is_to_come,
+    is_well_formed,
+    is_withdrawn,
+    may_be_its_own_fault,
+    strategy_id_of,
+)
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import save_cluster
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import save_model
 from autosync.strategy.files import dump_strategy, parse_strategy
+from autosync.trials.failures import Blame
 
-CANDIDATE_ATTRIBUTE = "candidate"
-TUNER_ATTRIBUTE = "tuner"
-PROOF_ATTRIBUTE = "for_proof"
-EXPECTED_ATTRIBUTE = "expected"
 MAX_EXCUSED = 2
 """The number of infrastructure failures of one strategy that are blamed on the machines, if other strategies failed in
 this way too."""
-STALE_SECONDS = 3600.0
-"""The time after which a trial that another machine began is considered dead, and others may try its strategy."""
 
 _Reason = Literal["interrupted", "duplicate", "empty", "outdated"]
 
@@ -92,7 +101,7 @@ class Study:
     def _check_trials(self) -> None:
         """Refuse trials with attributes that no study writes. Optuna does not check them."""
         for trial in self._trials():
-            if not _is_well_formed(trial.user_attrs):
+            if not is_well_formed(trial.user_attrs):
                 rule = "a trial has its strategy, and a record once it is finished"
                 raise InputError(f"{self.folder.path}: trial {trial.number} cannot be understood", rule=rule)
 
@@ -107,12 +116,12 @@ class Study:
 
     def waiting(self) -> list[str]:
         """Return the ids of the strategies in the queue, in its order."""
-        return [_strategy_id(one) for one in self._trials() if one.state == TrialState.WAITING and _has_candidate(one)]
+        return [strategy_id_of(one) for one in self._trials() if one.state == TrialState.WAITING and has_candidate(one)]
 
     def expected(self) -> dict[str, Any]:
         """Return what was expected of strategies before their trials, by their ids."""
-        told = [one for one in self._trials() if EXPECTED_ATTRIBUTE in one.user_attrs and _has_candidate(one)]
-        return {_strategy_id(one): one.user_attrs[EXPECTED_ATTRIBUTE] for one in told}
+        told = [one for one in self._trials() if EXPECTED_ATTRIBUTE in one.user_attrs and has_candidate(one)]
+        return {strategy_id_of(one): one.user_attrs[EXPECTED_ATTRIBUTE] for one in told}
 
     def withdraw(self, begun: Iterable[StartedTrial]) -> None:
         """End trials without a record, as if their strategies had never been proposed."""
@@ -155,13 +164,18 @@ class Study:
         alike = [
             trial
             for trial in self._finished()
-            if _has_candidate(trial) and _strategy_id(trial) == candidate.strategy_id and self._is_settled(trial)
+            if has_candidate(trial) and strategy_id_of(trial) == candidate.strategy_id and self._is_settled(trial)
         ]
         if alike:
             note_winner(self._storage, self._id, self._trial_id(alike[-1].number), words)
 
-    def tell(self, record: Record) -> None:
-        """Finish a trial: store the record in it, and its median as Optuna's value."""
+    def tell(self, record: Record, *, blame: Blame | None = None) -> None:
+        """Finish a trial: store the record in it, and its median as Optuna's value.
+
+        `blame` is the side that may have caused its failure.
+        """
+        if blame is not None:
+            self._mark(record.trial, BLAME_ATTRIBUTE, blame)
         self._mark(record.trial, RECORD_ATTRIBUTE, record_to_plain(record))
         self._finish(record)
 
@@ -172,12 +186,12 @@ class Study:
     def searched(self) -> list[Record]:
         """Return the records of the search, without outages."""
         settled = (trial for trial in self._finished() if not self._is_outage(trial))
-        return [self._record(trial) for trial in settled if not _is_for_proof(trial)]
+        return [self._record(trial) for trial in settled if not is_for_proof(trial)]
 
     def for_proof(self) -> list[Record]:
         """Return the records of trials that were run for a proof alone, without outages."""
         settled = (trial for trial in self._finished() if not self._is_outage(trial))
-        return [self._record(trial) for trial in settled if _is_for_proof(trial)]
+        return [self._record(trial) for trial in settled if is_for_proof(trial)]
 
     def outages(self) -> list[Record]:
         """Return the records of trials in which the machines failed. They are kept but say nothing about strategies."""
@@ -187,24 +201,27 @@ class Study:
         """Return whether the candidate, not the machines, would be to blame for one more infrastructure failure.
 
         One earlier failure of the candidate is enough, unless trials of other candidates ended in the same way, which
-        suggests that the machines fail.
+        suggests that the machines fail. Failures that the machines alone caused do not count.
         """
         whose = [
-            _strategy_id(trial)
+            strategy_id_of(trial)
             for trial in self._finished()
-            if _has_candidate(trial) and (failure := self._record(trial).failure) and failure.kind == "infrastructure"
+            if has_candidate(trial)
+            and may_be_its_own_fault(trial)
+            and (failure := self._record(trial).failure)
+            and failure.kind == "infrastructure"
         ]
         num_own = whose.count(candidate.strategy_id)
         return num_own >= (MAX_EXCUSED if num_own < len(whose) else 1)
 
     def taken(self) -> set[str]:
         """Return the ids of strategies that wait or are being tried."""
-        return {_strategy_id(trial) for trial in self._trials() if _has_candidate(trial) and _is_to_come(trial)}
+        return {strategy_id_of(trial) for trial in self._trials() if has_candidate(trial) and is_to_come(trial)}
 
     def num_under_way(self) -> int:
         """Return how many trials of the search are under way, except those that began too long ago."""
         return sum(
-            trial.state == TrialState.RUNNING and _is_to_come(trial) and not _is_for_proof(trial)
+            trial.state == TrialState.RUNNING and is_to_come(trial) and not is_for_proof(trial)
             for trial in self._trials()
         )
 
@@ -212,16 +229,16 @@ class Study:
         """Clean up after an interrupted run of this tuner: its trials under way wait again."""
         interrupted = [trial for trial in self._trials() if trial.state == TrialState.RUNNING and self._was_ours(trial)]
         for trial in interrupted:
-            if _has_record(trial):
+            if has_record(trial):
                 self._finish(self._record(trial))
                 continue
-            is_wanted = _has_candidate(trial) and not _is_for_proof(trial)
-            if is_wanted and _strategy_id(trial) not in self.waiting():
+            is_wanted = has_candidate(trial) and not is_for_proof(trial)
+            if is_wanted and strategy_id_of(trial) not in self.waiting():
                 self.enqueue([self._candidate(trial.user_attrs[CANDIDATE_ATTRIBUTE])])
             self._withdraw(trial.number, "interrupted")
 
     def agree(self, model: ModelSpec, cluster: ClusterSpec) -> None:
-        """Refuse a model or cluster that differs from the study's. A new study adopts this model and cluster."""
+        """Refuse another model or cluster than the study's, and other kinds of strategies. A new study adopts them."""
         is_strange = "model" not in self._optuna.user_attrs and bool(self._trials())
         if is_strange or self._optuna.directions != [StudyDirection.MINIMIZE]:
             rule = "a study of Optuna's that autosync has begun, or a name that is not taken"
@@ -229,19 +246,31 @@ class Study:
                 f"the study {self.name} in the storage is of something else", rule=rule, hint="--study NAME"
             )
         for what, found in (("model", model.fingerprint()), ("cluster", cluster.fingerprint())):
-            known = self._optuna.user_attrs.get(what)
-            if known is None:
-                self._optuna.set_user_attr(what, found)
-            elif known != found:
+            if not self._adopts(what, found):
                 rule = "all who tune a study together have the same model on the same cluster"
                 raise InputError(f"the study {self.name} is of another {what}", rule=rule, hint="--study NAME")
+        # With others, a strategy that this tuner must not try could win, or could not even run.
+        for what, allowed in (("allow", sorted(self.settings.allow)), ("target", self.settings.target)):
+            if not self._adopts(what, allowed):
+                option = _option(what, self._optuna.user_attrs[what])
+                rule = "all who tune a study together try the same kinds of strategies"
+                raise InputError(
+                    f"the study {self.name} was begun {option}", rule=rule, hint=f"tune {option}, or --study NAME"
+                )
         name_metric(self._storage, self._id)
+
+    def _adopts(self, what: str, found: object) -> bool:
+        """Return whether this is what the study has. A study that has nothing yet, new or old, adopts it."""
+        known = self._optuna.user_attrs.get(what)
+        if known is None:
+            self._optuna.set_user_attr(what, found)
+        return known is None or known == found
 
     def _trials(self) -> list[FrozenTrial]:
         return self._optuna.get_trials(deepcopy=False)
 
     def _finished(self) -> list[FrozenTrial]:
-        return [trial for trial in self._trials() if trial.state.is_finished() and _has_record(trial)]
+        return [trial for trial in self._trials() if trial.state.is_finished() and has_record(trial)]
 
     def _finish(self, record: Record) -> None:
         if record.measurement is None:
@@ -264,9 +293,9 @@ class Study:
 
         Trials for the proof count whatever their number, because they do not wait in the queue and may overtake others.
         """
-        others = (trial for trial in self._trials() if trial.number < number or _is_for_proof(trial))
-        alike = (trial for trial in others if _has_candidate(trial) and _strategy_id(trial) == strategy_id)
-        return any(not _is_withdrawn(trial) and (_is_to_come(trial) or self._is_settled(trial)) for trial in alike)
+        others = (trial for trial in self._trials() if trial.number < number or is_for_proof(trial))
+        alike = (trial for trial in others if has_candidate(trial) and strategy_id_of(trial) == strategy_id)
+        return any(not is_withdrawn(trial) and (is_to_come(trial) or self._is_settled(trial)) for trial in alike)
 
     def _is_outage(self, trial: FrozenTrial) -> bool:
         failure = self._record(trial).failure
@@ -274,7 +303,7 @@ class Study:
 
     def _is_settled(self, trial: FrozenTrial) -> bool:
         """Return whether a trial says something about its strategy."""
-        return _has_record(trial) and not self._is_outage(trial)
+        return has_record(trial) and not self._is_outage(trial)
 
     def _was_ours(self, trial: FrozenTrial) -> bool:
         # A study with its own journal has no other tuners, because this process holds the folder.
@@ -346,52 +375,12 @@ def _closing_where_it_fails(opened: OpenedT) -> Iterator[OpenedT]:
         raise
 
 
+def _option(what: str, value: object) -> str:
+    """Return in words the option with which a study was begun."""
+    given = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return f"with --{what} {given}" if given else f"without --{what}"
+
+
 def _plain(candidate: Candidate) -> dict[str, Any]:
     strategy = None if candidate.strategy is None else dump_strategy(candidate.strategy)
     return {"origin": candidate.origin, "strategy_id": candidate.strategy_id, "strategy": strategy}
-
-
-def _is_well_formed(attributes: object) -> bool:
-    """Return whether a trial has no attributes, or those that `enqueue` and `tell` write."""
-    if not isinstance(attributes, dict) or not isinstance(attributes.get(RECORD_ATTRIBUTE, {}), dict):
-        return False
-    if CANDIDATE_ATTRIBUTE not in attributes:
-        return True
-    fields = attributes[CANDIDATE_ATTRIBUTE]
-    return (
-        isinstance(fields, dict)
-        and all(isinstance(fields.get(name), str) for name in ("origin", "strategy_id"))
-        and (fields.get("strategy", "") is None or isinstance(fields.get("strategy"), dict))
-    )
-
-
-def _has_record(trial: FrozenTrial) -> bool:
-    return RECORD_ATTRIBUTE in trial.user_attrs
-
-
-def _has_candidate(trial: FrozenTrial) -> bool:
-    return CANDIDATE_ATTRIBUTE in trial.user_attrs
-
-
-def _strategy_id(trial: FrozenTrial) -> str:
-    found: str = trial.user_attrs[CANDIDATE_ATTRIBUTE]["strategy_id"]
-    return found
-
-
-def _is_withdrawn(trial: FrozenTrial) -> bool:
-    return WITHDRAWN_ATTRIBUTE in trial.user_attrs
-
-
-def _is_for_proof(trial: FrozenTrial) -> bool:
-    return PROOF_ATTRIBUTE in trial.user_attrs
-
-
-def _is_to_come(trial: FrozenTrial) -> bool:
-    """Return whether a trial waits or is under way. A trial that began too long ago does not count."""
-    return not trial.state.is_finished() and not _is_stale(trial)
-
-
-def _is_stale(trial: FrozenTrial) -> bool:
-    if trial.state != TrialState.RUNNING or trial.datetime_start is None:
-        return False
-    return (dt.datetime.now() - trial.datetime_start).total_seconds() > STALE_SECONDS  # noqa: DTZ005 - as Optuna's

@@ -28,14 +28,18 @@ MOST_SECONDS = 30.0
 def record_timelines(trials: TrialRunner, verdict: Verdict, folder: StudyFolder, progress: ProgressListener) -> None:
     """Write the timelines of stock DDP and of the winner into the study's folder.
 
-    A failure is reported and changes nothing else. In a replay nothing runs, so nothing is recorded.
+    A failure, also of the disk, is reported and changes nothing else. In a replay nothing runs, so nothing is recorded.
     """
     wanted = {folder.stock_timeline: verdict.default}
     strategy = verdict.winner.candidate.strategy
     if verdict.winner is not verdict.default and not (strategy is not None and strategy.stages):
         wanted[folder.winner_timeline] = verdict.winner
-    for path in (folder.stock_timeline, folder.winner_timeline):
-        path.unlink(missing_ok=True)
+    try:
+        for path in (folder.stock_timeline, folder.winner_timeline):
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        progress.note(f"no timelines are recorded: {error}")
+        return
     if trials.is_recorded:
         return
     seconds = NUM_STEPS * sum(result.measurement.median_seconds for result in wanted.values())
@@ -46,11 +50,10 @@ def record_timelines(trials: TrialRunner, verdict: Verdict, folder: StudyFolder,
         progress.now(f"recording a timeline of {result.name}")
         try:
             text = _timeline(trials, result)
-        except TrialFailed as failure:
-            progress.note(f"no timeline of {result.name}: {failure.message}")
-        else:
             path.parent.mkdir(exist_ok=True)
             jsonio.write_text(path, text)
+        except (TrialFailed, OSError) as failure:
+            progress.note(f"no timeline of {result.name}: {failure}")
 
 
 def _timeline(trials: TrialRunner, result: ProofResult) -> str:

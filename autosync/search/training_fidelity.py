@@ -4,7 +4,8 @@ Both are measured on the ranks beside exact training (stock DDP), from the same 
 gradient error is that of one step: the distance of the averaged gradients from the exact ones, as a share of their
 norm. A codec with error feedback corrects some of it later, which the losses show. A stale strategy has exact gradients
 of old parameters, so only its losses count. A short run is a warning, not a proof: it cannot predict a model after days
-of training. But a strategy whose loss becomes infinite or NaN does not train at all and cannot win.
+of training. But a strategy whose training fails, or whose loss becomes infinite or NaN, does not train at all and so
+cannot win.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class TrainingFidelity:
     """A comparison of a strategy's training with exact training. Unknown figures are None, and `note` says why.
 
     `loss` and `exact_loss` are means over the last steps of `num_steps` and over all ranks; `first_loss` is the loss of
-    the first step.
+    the first step. With `has_failed`, the strategy's training failed by its own fault, but exact training did not.
     """
 
     gradient_error: float | None = None
@@ -47,6 +48,7 @@ class TrainingFidelity:
     first_loss: float | None = None
     loss: float | None = None
     exact_loss: float | None = None
+    has_failed: bool = False
     note: str = ""
 
     @property
@@ -55,6 +57,11 @@ class TrainingFidelity:
         if self.loss is None or self.exact_loss is None:
             return False
         return math.isfinite(self.exact_loss) and not math.isfinite(self.loss)
+
+    @property
+    def cannot_win(self) -> bool:
+        """Whether the strategy does not train at all."""
+        return self.has_failed or self.diverged
 
     def to_plain(self) -> dict[str, object]:
         """Return the fields for programs. A figure that is infinite or NaN is None there, and `in_words` tells it."""
@@ -65,15 +72,13 @@ class TrainingFidelity:
         return {**figures, "in_words": str(self)}
 
     def __str__(self) -> str:
-        if self.note:
-            return self.note
-        words = []
+        words = [self.note] if self.note else []
         if self.gradient_error is not None:
             words.append(f"its averaged gradients are off by {self.gradient_error:.2g} of their norm")
         if self.loss is not None and self.exact_loss is not None:
             what = f"is {self.loss:.4g}" if math.isfinite(self.loss) else "is no number any more"
             words.append(f"after {self.num_steps} steps its loss {what}, that of exact training {self.exact_loss:.4g}")
-        if self.diverged:
+        if self.cannot_win:
             words.append("so it cannot win")
         return "; ".join(words)
 
@@ -94,7 +99,7 @@ def measure_fidelities(
     progress.now("training exactly, to hold the others against it")
     try:
         exact_losses = _losses(trials.service, exact)
-    except (TrialFailed, OperationError) as failure:
+    except OperationError as failure:
         return dict.fromkeys(inexact, _unmeasured(failure))
     found = {}
     for key, one in inexact.items():
@@ -108,23 +113,34 @@ def _fidelity(
 ) -> TrainingFidelity:
     contestant = replace(trials.contestant(candidate), name=f"{candidate.name}, training")
     try:
-        error = _gradient_error(trials, candidate, exact)
         loss = _losses(trials.service, contestant).last
-    except (TrialFailed, OperationError) as failure:
+    except TrialFailed as failure:
+        return _unmeasured(failure) if failure.blame != "strategy" else _failed(failure)
+    except OperationError as failure:
         return _unmeasured(failure)
+    measured = TrainingFidelity(
+        num_steps=NUM_STEPS, first_loss=exact_losses.first, loss=loss, exact_loss=exact_losses.last
+    )
+    try:
+        return replace(measured, gradient_error=_gradient_error(trials, candidate, exact))
+    except OperationError as failure:
+        return replace(measured, note=f"the error of its gradients could not be measured ({_reason(failure)})")
+
+
+def _unmeasured(failure: OperationError) -> TrainingFidelity:
+    """Return a failure as a note. The proof is over by then, so a failure here does not cost the verdict."""
+    return TrainingFidelity(note=f"what it does to training could not be measured ({_reason(failure)})")
+
+
+def _failed(failure: TrialFailed) -> TrainingFidelity:
+    """Return a failure that the strategy itself caused: a loss that is checked may raise before it is no number."""
     return TrainingFidelity(
-        gradient_error=error,
-        num_steps=NUM_STEPS,
-        first_loss=exact_losses.first,
-        loss=loss,
-        exact_loss=exact_losses.last,
+        has_failed=True, note=f"its training failed, while exact training did not ({_reason(failure)})"
     )
 
 
-def _unmeasured(failure: TrialFailed | OperationError) -> TrainingFidelity:
-    """Return a failure as a note. The proof is over by then, so a failure here does not cost the verdict."""
-    why = f"{failure.kind}: {failure.message}" if isinstance(failure, TrialFailed) else str(failure)
-    return TrainingFidelity(note=f"what it does to training could not be measured ({why})")
+def _reason(failure: OperationError) -> str:
+    return f"{failure.kind}: {failure.message}" if isinstance(failure, TrialFailed) else str(failure)
 
 
 def _gradient_error(trials: TrialRunner, candidate: Candidate, exact: Contestant) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import os
 import platform
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from autosync.strategy.emit.settings import DdpSettings, as_it_ships
 from autosync.strategy.files import dump_strategy
 from autosync.strategy.stage_compute import strategy_compute_seconds
 from autosync.trials.contestant import Contestant
+from autosync.trials.failures import Blame
 from autosync.trials.policy import Policy, measure
 from autosync.trials.samples import Service
 from autosync.trials.service import StepSamples, TrialFailed
@@ -41,6 +43,14 @@ class ComparingService(Service, Protocol):
     def run(self, name: str, num_steps: int, *, settle: bool = False) -> StepSamples: ...
     def difference(self, first: str, second: str) -> float: ...
     def timeline(self, name: str) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedTrial:
+    """The record of a trial that has run, and the side that may have caused its failure; None if it was measured."""
+
+    record: Record
+    blame: Blame | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +112,12 @@ class TrialRunner:
             settings = replace(settings, find_unused_parameters=True, frozen=())
         return replace(settings, frozen=()) if self.is_replayed else settings
 
-    def policy(self, best_seconds: float | None) -> Policy:
-        """Return how long a strategy is measured.
+    def policy(self, best_seconds: float | None, steps_each: int = 1) -> Policy:
+        """Return how long a strategy is measured, with samples of so many steps each.
 
         Before the first measurement, the bound stands in for the step time.
         """
-        return self.effort.policy(best_seconds or self.limit().seconds)
+        return self.effort.policy(best_seconds or self.limit().seconds, steps_each)
 
     def bound(self) -> Bound:
         """Return the bound of exact strategies without stages. A replay draws the rows that it touches evenly."""
@@ -127,26 +137,34 @@ class TrialRunner:
     def run(
         self, candidate: Candidate, number: int, *, best_seconds: float | None = None, is_repeated: bool = False
     ) -> Record:
+        """Try a candidate as `attempt` does, and return the record alone."""
+        return self.attempt(candidate, number, best_seconds=best_seconds, is_repeated=is_repeated).record
+
+    def attempt(
+        self, candidate: Candidate, number: int, *, best_seconds: float | None = None, is_repeated: bool = False
+    ) -> EndedTrial:
         """Try a candidate on the cluster; stop early if it is clearly worse than the best so far.
 
         `is_repeated` says that it is tried again after a failure that was blamed on the machines.
         """
         started = dt.datetime.now(tz=dt.UTC)
         outcome: Measurement | Failure
+        blame: Blame | None = None
         self.other_cpu_share()
         try:
             outcome = measure(
                 self.service,
                 self.contestant(candidate),
-                self.policy(best_seconds),
+                functools.partial(self.policy, best_seconds),
                 best_seconds=best_seconds,
                 compute_seconds=strategy_compute_seconds(candidate.strategy, self.model, self.cluster),
             )
         except TrialFailed as failure:
-            outcome = failure.as_record(is_repeated=is_repeated)
+            outcome, blame = failure.as_record(is_repeated=is_repeated), failure.blame
         else:
             outcome = self._flagged(outcome, self.other_cpu_share())
-        return self._record(self.preparer.prepare(candidate), number, started, outcome)
+        record = self._record(self.preparer.prepare(candidate), number, started, outcome)
+        return EndedTrial(record=record, blame=blame)
 
     def record_of_proof(
         self,

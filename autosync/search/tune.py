@@ -113,9 +113,10 @@ def tune(
             hand_over(plan, run, search, early, records_of(run, search), output=output, began=began, is_last=False)
         search.run()
         verdict = _proven(run, search, ground, early, seed=settings.seed, progress=progress)
-        records = records_of(run, search)
+        tuned = hand_over(plan, run, search, verdict, records_of(run, search), output=output, began=began)
+        # Last, so that no interruption of it costs the result.
         record_timelines(run.trials, verdict, plan.folder, progress)
-    return hand_over(plan, run, search, verdict, records, output=output, began=began)
+    return tuned
 
 
 def _tell_of_stages(plan: TuningPlan, ground: Ground, progress: ProgressListener) -> None:

@@ -103,8 +103,7 @@ def hand_over(
     bundle = bundle_of(trials, verdict.winner)
     path = write_bundle(bundle, folder.best, output)
     how = usage(verdict.winner, bundle, path, script=folder.script)
-    if how.script is not None:
-        jsonio.write_text(folder.script, how.script)
+    _write_script(how.script, folder.script)
     summary = summary_fields(
         study=running.study.name,
         model=plan.model,
@@ -143,3 +142,11 @@ def hand_over(
         verdict=verdict,
         summary=summary,
     )
+
+
+def _write_script(script: str | None, path: Path) -> None:
+    """Write the Python file of a winner that needs one, or remove the file that an earlier winner has left."""
+    if script is None:
+        path.unlink(missing_ok=True)
+    else:
+        jsonio.write_text(path, script)

@@ -18,10 +18,19 @@ from autosync import units
 from autosync.datasets.schema import Failure, Measurement
 from autosync.errors import OperationError
 from autosync.frames import sentence_and_table
-from autosync.trials.averaging_periods import PeriodService
 from autosync.trials.contestant import Contestant
 from autosync.trials.outages import Outages
-from autosync.trials.policy import DEFAULT_POLICY, Policy, Tally, doubts, first_steady_step, warm_up
+from autosync.trials.periods import PeriodService
+from autosync.trials.policy import (
+    DEFAULT_POLICY,
+    Policy,
+    PolicyOfSamples,
+    Tally,
+    doubts,
+    first_steady_step,
+    policy_of_samples,
+    warm_up,
+)
 from autosync.trials.samples import Service
 from autosync.trials.service import TrialFailed
 from autosync.trials.statistics import CONFIDENCE, Interval, blocked_median_interval, min_rounds, round_ratio
@@ -145,7 +154,7 @@ def compare(
     contestants: Sequence[Contestant],
     *,
     design: Design = DEFAULT_DESIGN,
-    policy: Policy = DEFAULT_POLICY,
+    policy: Policy | PolicyOfSamples = DEFAULT_POLICY,
     seed: int = 0,
     compute_seconds: float | None = None,
     progress: Callable[[str], None] = lambda _: None,
@@ -248,12 +257,17 @@ class _Field:
     """The contestants that have not failed, and their results so far."""
 
     def __init__(
-        self, service: Service, contestants: Sequence[Contestant], policy: Policy, progress: Callable[[str], None]
+        self,
+        service: Service,
+        contestants: Sequence[Contestant],
+        policy: Policy | PolicyOfSamples,
+        progress: Callable[[str], None],
     ) -> None:
         self.failures: dict[str, Failure] = {}
         self._service = PeriodService(service)
         self._contestants = {contestant.name: contestant for contestant in contestants}
         self._policy = policy
+        self._policies: dict[str, Policy] = {}
         self._progress = progress
         self._outages = Outages()
         self._warmups: dict[str, Tally] = {}
@@ -285,7 +299,8 @@ class _Field:
             self._progress(f"warming up {name}")
             try:
                 self._service.prepare(contestant)
-                self._warmups[name] = warm_up(self._service, name, self._policy)
+                self._policies[name] = policy_of_samples(self._policy, self._service.steps_each(name))
+                self._warmups[name] = warm_up(self._service, name, self._policies[name])
             except TrialFailed as error:
                 return name, error
         return None
@@ -293,7 +308,8 @@ class _Field:
     def _try_alone(self, contestant: Contestant) -> tuple[int, ...]:
         """Return the peak memory of each rank with this contestant alone: later, all contestants are in memory."""
         self._service.prepare(contestant)
-        samples = self._service.run(contestant.name, 2)
+        # The optimizer may allocate its state in the first step, so the second one shows the peak.
+        samples = self._service.run(contestant.name, 2 if self._service.steps_each(contestant.name) == 1 else 1)
         self._service.release(contestant.name)
         return tuple(samples.peak_memory_bytes)
 
@@ -324,9 +340,9 @@ class _Field:
 
     def step_seconds(self) -> list[float]:
         """Return the time of each contestant's step (or period, if it has periods) at the end of its warm-up."""
-        window = self._policy.window_steps
         return [
-            self._service.steps_each(name) * float(np.median(self._warmups[name].seconds[-window:]))
+            self._service.steps_each(name)
+            * float(np.median(self._warmups[name].seconds[-self._policies[name].window_steps :]))
             for name in self._contestants
         ]
 
@@ -353,13 +369,13 @@ class _Field:
 
     def measurement(self, name: str, compute_seconds: float | None) -> Measurement:
         """Return the measurement of one contestant; the flag for unsteady steps is set by its warm-up."""
-        tally, warmup = self._tallies[name], self._warmups[name].seconds
-        steady = first_steady_step(warmup, self._policy) is not None
+        tally, warmup, policy = self._tallies[name], self._warmups[name].seconds, self._policies[name]
+        steady = first_steady_step(warmup, policy) is not None
         measured = tally.measurement(
             num_warmup_steps=0,
             interval=blocked_median_interval(self.blocks()[name]),
-            flags=[flag for flag in doubts(tally.seconds, self._policy) if flag == "drift"],
-            policy=self._policy,
+            flags=[flag for flag in doubts(tally.seconds, policy) if flag == "drift"],
+            policy=policy,
             compute_seconds=compute_seconds,
         )
         flags = measured.flags if steady else (*measured.flags, "not_steady")

@@ -6,15 +6,15 @@ spent, or the trial is clearly worse than the best so far. Every rule is a pure 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from autosync.datasets.schema import Flag, Measurement, seconds_of_steps
-from autosync.trials.averaging_periods import PeriodService
 from autosync.trials.contestant import Contestant
 from autosync.trials.measured_inputs import mean_input
+from autosync.trials.periods import PeriodService
 from autosync.trials.samples import Samples, Service, cpu_share, mean_bytes, peak_memory_bytes, run_seconds
 from autosync.trials.statistics import Interval, correlated_median_interval
 
@@ -58,6 +58,18 @@ class Policy:
 
 
 DEFAULT_POLICY = Policy()
+
+PolicyOfSamples = Callable[[int], Policy]
+"""Returns the policy of a contestant from the number of steps in each of its samples (see periods)."""
+
+
+def policy_of_samples(policy: Policy | PolicyOfSamples, steps_each: int) -> Policy:
+    """Return the policy for samples of so many steps each, with its budget in seconds of the samples' mean steps.
+
+    A tally knows only the mean step of each sample, so that is what spends the budget.
+    """
+    chosen = policy if isinstance(policy, Policy) else policy(steps_each)
+    return replace(chosen, budget_seconds=chosen.budget_seconds / steps_each)
 
 
 def is_level(seconds: Sequence[float], *, share: float) -> bool:
@@ -229,7 +241,7 @@ class Tally:
 def measure(
     service: Service,
     contestant: Contestant,
-    policy: Policy = DEFAULT_POLICY,
+    policy: Policy | PolicyOfSamples = DEFAULT_POLICY,
     *,
     best_seconds: float | None = None,
     compute_seconds: float | None = None,
@@ -240,33 +252,32 @@ def measure(
     """
     service = PeriodService(service)
     service.prepare(contestant)
-    # Whole periods spend the budget, but the tally has only the time of their mean step.
-    policy = replace(policy, budget_seconds=policy.budget_seconds / service.steps_each(contestant.name))
     try:
+        limits = policy_of_samples(policy, service.steps_each(contestant.name))
         tally = Tally()
         stopped_early = False
-        for num_steps in _runs(tally, policy):
+        for num_steps in _runs(tally, limits):
             tally.add(service.run(contestant.name, num_steps), begins_warmup=not tally.spent_seconds)
-            warmed = tally.seconds[num_discarded(tally.seconds, policy) :]
-            is_slow = is_slow_at_a_glance(tally.seconds, best_seconds, policy)
-            if is_slow or is_clearly_worse(warmed, best_seconds, policy):
+            warmed = tally.seconds[num_discarded(tally.seconds, limits) :]
+            is_slow = is_slow_at_a_glance(tally.seconds, best_seconds, limits)
+            if is_slow or is_clearly_worse(warmed, best_seconds, limits):
                 stopped_early = True
                 break
     finally:
         service.release(contestant.name)
-    discarded = num_discarded(tally.seconds, policy)
+    discarded = num_discarded(tally.seconds, limits)
     measured = tally.seconds[discarded:]
     return tally.measurement(
         num_warmup_steps=discarded,
         interval=correlated_median_interval(measured),
-        flags=doubts(tally.seconds, policy, stopped_early=stopped_early),
-        policy=policy,
+        flags=doubts(tally.seconds, limits, stopped_early=stopped_early),
+        policy=limits,
         compute_seconds=compute_seconds,
     )
 
 
 def warm_up(service: Service, name: str, policy: Policy = DEFAULT_POLICY) -> Tally:
-    """Run a prepared contestant until its steps are steady, or for the longest warm-up."""
+    """Run a prepared contestant until its steps are steady, for the longest warm-up, or until the budget is spent."""
     tally = Tally()
     for num_steps in _warmup_runs(tally, policy):
         tally.add(service.run(name, num_steps), begins_warmup=not tally.spent_seconds)

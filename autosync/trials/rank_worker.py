@@ -164,7 +164,7 @@ class RankWorker:
         if bundle is not None and bundle.strategy.stages:
             self._trainings[request["name"]] = self._staged(task, bundle)
             return {}
-        self._trainings[request["name"]] = ContestantTraining(
+        training = ContestantTraining(
             task,
             bundle=bundle,
             ddp=DdpSettings.from_plain(request["ddp"]),
@@ -177,7 +177,8 @@ class RankWorker:
             group=self._ddp_group,
             deals_shares=not self._is_replayed,
         )
-        return {}
+        self._trainings[request["name"]] = training
+        return {"num_turn_steps": training.num_turn_steps}
 
     def _staged(self, task: Task, bundle: Bundle) -> StagedTraining:
         """Train with stages; in a replay, their passes take the time of the spec's layers on this rank's device."""

@@ -1,6 +1,6 @@
 """The samples of running a contestant, the interface of services that run it, and sums over several runs.
 
-`policy` and `averaging_periods` join the seconds of runs; this module joins processor shares, memory and bytes.
+`policy` and `periods` join the seconds of runs; this module joins processor shares, memory and bytes.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ class Samples(Protocol):
 class Service(Protocol):
     """The part of a trial service that measuring needs; only one user may use it at a time.
 
-    `prepare` and `run` raise `TrialFailed`. Several contestants may be prepared at once. `run` takes `num_steps` steps
-    of one contestant and returns their samples. With `settle`, it also finishes the work that the last step has left
-    for the next step, so that the next contestant finds idle links. `release` forgets a contestant, prepared or not,
-    and never fails.
+    `prepare` and `run` raise `TrialFailed`. Several contestants may be prepared at once. If a loader reads batches,
+    `prepare` returns the number of steps after which all of its workers have given equally many. `run` takes
+    `num_steps` steps of one contestant and returns their samples. With `settle`, it also finishes the work that the
+    last step has left for the next step, so that the next contestant finds idle links. `release` forgets a contestant,
+    prepared or not, and never fails.
     """
 
-    def prepare(self, contestant: Contestant) -> None: ...
+    def prepare(self, contestant: Contestant) -> int | None: ...
     def run(self, name: str, num_steps: int, *, settle: bool = False) -> Samples: ...
     def release(self, name: str) -> None: ...
 

@@ -118,8 +118,11 @@ class TrialService:
     ) -> None:
         self.close()
 
-    def prepare(self, contestant: Contestant) -> None:
-        """Build a contestant's model and optimizer on every rank; start the ranks if none are running."""
+    def prepare(self, contestant: Contestant) -> int:
+        """Build a contestant's model and optimizer on every rank; start the ranks if none are running.
+
+        Return the number of steps after which all workers of its loader have given equally many batches (see periods).
+        """
         if contestant.name in self._prepared:
             raise OperationError(f"{contestant.name} is prepared already: release it first")
         fields = self._fields(contestant)
@@ -128,9 +131,10 @@ class TrialService:
             self._end_ranks()
         if self._ranks is None:
             self._start_ranks()
-        self._ask("prepare", fields)
+        answers = self._ask("prepare", fields)
         self._prepared.add(contestant.name)
         self._ended_by.pop(contestant.name, None)
+        return max(int(answer.get("num_turn_steps", 1)) for answer in answers)
 
     def run(self, name: str, num_steps: int, *, settle: bool = False) -> StepSamples:
         """Run `num_steps` steps of a prepared contestant on all ranks; with `settle`, also finish all its transfers."""

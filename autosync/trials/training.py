@@ -7,7 +7,6 @@ import functools
 import gc
 import random
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,7 @@ from autosync.specs.task_run import (
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.emit.settings import DdpSettings
 from autosync.trials import meters
+from autosync.trials.periods import turn_steps
 from autosync.trials.rank_requests import RefusedError
 from autosync.trials.stock_ddp import stock_ddp
 from autosync.trials.stock_timeline import StockTimeline
@@ -57,7 +57,7 @@ class ContestantTraining:
     If the strategy has shares, each rank draws its share of the global batch; without `deals_shares`, the task's own
     batches are already shares. If it deals the examples of graphs by cost, so do the ranks. If the task has a dataset,
     `autosync.loader` reads each batch under the strategy's input settings, or else under its defaults, and a step
-    begins with the wait for it. Its seconds are then means over as many steps as there are workers.
+    begins with the wait for it.
     """
 
     def __init__(
@@ -112,10 +112,14 @@ class ContestantTraining:
         self._weighs = bundle is not None and task.weight is not None
         self._input = _input_of(task, bundle, seed=seed, rank=rank)
         self._draw = _drawing(task, bundle, self._input, seed=seed, rank=rank, deals_shares=deals_shares)
-        self._turns: deque[float] = deque(maxlen=1 if self._input is None else self._input.num_turns)
         self._losses: list[torch.Tensor] = []
         self._wait_seconds = self._copy_seconds = 0.0
         self._doing: str | None = None
+
+    @property
+    def num_turn_steps(self) -> int:
+        """The number of steps after which all workers of its loader have given equally many batches."""
+        return 1 if self._input is None else turn_steps(self._input.num_turns, self._task.accumulation_steps)
 
     @property
     def parameters(self) -> dict[str, torch.Tensor]:
@@ -144,16 +148,7 @@ class ContestantTraining:
     def take_seconds(self) -> list[float]:
         """Return the seconds of each step since the last call. On a GPU, wait for these steps."""
         marks, self._marks = self._marks, []
-        seconds = [self._clock.seconds(ends)[0] for ends in marks]
-        return seconds if self._input is None else list(map(self._mean_turn, seconds))
-
-    def _mean_turn(self, seconds: float) -> float:
-        """Return the mean of the last steps, in which each worker has given one batch, with one more step.
-
-        Workers that read at the same time are done at the same time, so single steps are long and short by turns.
-        """
-        self._turns.append(seconds)
-        return sum(self._turns) / len(self._turns)
+        return [self._clock.seconds(ends)[0] for ends in marks]
 
     def step(self) -> None:
         """Take one optimizer step."""

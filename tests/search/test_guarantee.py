@@ -18,6 +18,7 @@ from autosync.specs.model import ModelSpec
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.presets import build_preset
 from autosync.testing.trials import FakeService, FakeSteps
+from autosync.trials.failures import Blame
 
 STOCK = STOCK_DDP.name
 
@@ -161,6 +162,32 @@ def test_what_does_not_train_does_not_win(
     assert found is not None
     assert found.diverged
     assert verdict.fidelity(verdict.winner) is None
+
+
+@pytest.mark.parametrize(("blame", "may_win"), [("strategy", False), ("either", True), ("machines", True)])
+def test_what_fails_in_training_by_its_own_fault_does_not_win(
+    blame: Blame, may_win: bool, model: ModelSpec, cluster: ClusterSpec, finalists: tuple[Candidate, ...]
+) -> None:
+    half = candidate("preset:fp16", build_preset("fp16", model, cluster), model, cluster)
+    steps = {
+        STOCK: _steps(0.2),
+        finalists[1].name: _steps(0.15),
+        half.name: _steps(0.1),
+        # As a training that checks its loss does.
+        f"{half.name}, training": FakeSteps(seconds=0.1, fails_at=5, blame=blame),
+    }
+    trials = TrialRunner(
+        study="s",
+        service=FakeService(steps, others=FakeSteps(seconds=0.1)),
+        preparer=TrialPreparer(model, cluster),
+        is_replayed=False,
+        effort=NORMAL_EFFORT,
+    )
+    verdict = prove(trials, (half, finalists[1]))
+    assert verdict.winner.candidate == (half if may_win else finalists[1])
+    found = str(verdict.fidelities[half.strategy_id])
+    assert found.endswith("so it cannot win") != may_win
+    assert ("its training failed, while exact training did not (raised: " in found) != may_win
 
 
 def test_nobody_takes_part_twice(

@@ -237,7 +237,7 @@ def test_what_a_machine_that_is_gone_was_trying_others_may_try(
     assert here.taken() == {ours[0].strategy_id}
     here.enqueue(ours[:1])
     assert here.ask() is None, "the other one is at it"
-    monkeypatch.setattr("autosync.search.study.STALE_SECONDS", -1.0)
+    monkeypatch.setattr("autosync.search.trial_attributes.STALE_SECONDS", -1.0)
     assert (here.taken(), here.num_under_way()) == (set(), 0)
     here.enqueue(ours[:1])
     asked = here.ask()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -73,3 +76,36 @@ def test_a_failure_is_told_and_costs_nothing_else(
     assert (tuned.folder / "summary.json").is_file()
     assert not StudyFolder(tuned.folder).timelines.exists()
     assert "no timeline of stock DDP: rank 0: stock DDP fails here" in told.notes
+
+
+def _before_each_timeline(monkeypatch: pytest.MonkeyPatch, do: Callable[[], None]) -> None:
+    prepare = FakeService.prepare
+
+    def prepared(self: FakeService, contestant: Contestant) -> None:
+        if contestant.trace is not None:
+            do()
+        prepare(self, contestant)
+
+    monkeypatch.setattr(FakeService, "prepare", prepared)
+
+
+def test_an_interruption_while_recording_costs_no_result(tune_fake: TuneFake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    _before_each_timeline(monkeypatch, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        tune_fake(SLOW, num_trials=3)
+    folder = StudyFolder(Path("autosync-studies/s"))
+    assert folder.best.is_file()
+    assert json.loads(folder.summary.read_text())["winner"]["beats_stock_ddp"]
+
+
+def test_a_timeline_that_cannot_be_written_is_told(
+    tune_fake: TuneFake, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A file is where the folder of timelines would be.
+    _before_each_timeline(monkeypatch, StudyFolder(Path("autosync-studies/s")).timelines.touch)
+    tuned, _ = tune_fake(SLOW, num_trials=3, progress=told)
+    assert tuned.verdict.beats_default
+    assert any(line.startswith("no timeline of stock DDP: ") and "File exists" in line for line in told.notes)

@@ -1,6 +1,6 @@
 """The effect of inexact strategies on training: on real ranks with a task, and without a possible measurement."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -88,10 +88,12 @@ def test_replayed_compute_has_no_gradients(model: ModelSpec, cluster: ClusterSpe
     assert service.calls == []
 
 
-def _fake_trials(model: ModelSpec, cluster: ClusterSpec, steps: FakeSteps) -> TrialRunner:
+def _fake_trials(
+    model: ModelSpec, cluster: ClusterSpec, others: FakeSteps, steps: Mapping[str, FakeSteps] | None = None
+) -> TrialRunner:
     return TrialRunner(
         study="s",
-        service=FakeService({}, others=steps),
+        service=FakeService(steps or {}, others=others),
         preparer=TrialPreparer(model, cluster),
         is_replayed=False,
         effort=QUICK_EFFORT,
@@ -138,3 +140,15 @@ def test_where_exact_training_has_no_loss_either_nothing_is_held_against_a_strat
     nan = float("nan")
     assert not TrainingFidelity(num_steps=60, loss=nan, exact_loss=nan).diverged
     assert not TrainingFidelity(note="not known").diverged
+
+
+def test_losses_count_although_the_error_of_gradients_is_unknown(model: ModelSpec, cluster: ClusterSpec) -> None:
+    one = candidate("preset:fp16", build_preset("fp16", model, cluster), model, cluster)
+    steps = {f"{one.name}, gradients": FakeSteps(seconds=0.1, fails_at=1)}
+    trials = _fake_trials(model, cluster, FakeSteps(seconds=0.1, loss=2.0), steps)
+    found = _fidelity(trials, one)
+    assert (found.gradient_error, found.loss, found.cannot_win) == (None, 2.0, False)
+    assert str(found) == (
+        f"the error of its gradients could not be measured (raised: rank 0: {one.name}, gradients fails here); "
+        "after 60 steps its loss is 2, that of exact training 2"
+    )

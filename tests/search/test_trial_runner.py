@@ -20,6 +20,7 @@ from autosync.specs.use_sample import UseSample
 from autosync.strategy.emit.settings import DdpSettings
 from autosync.strategy.presets import build_preset
 from autosync.testing.trials import FakeService, FakeSteps
+from autosync.trials.failures import Blame
 from autosync.trials.policy import Policy
 
 
@@ -83,6 +84,16 @@ def test_a_paced_trial_is_no_longer_than_a_whole_one(
     assert 1 <= paced.min_steps <= min_steps
     assert paced.budget_seconds <= whole.budget_seconds
     assert paced.min_warmup_steps + paced.min_steps <= max(FEWEST_STEPS, trial_seconds / step_seconds + 1)
+    assert effort.policy(step_seconds / 8, 8) == paced
+
+
+def test_a_trial_of_long_periods_keeps_to_its_time(model: ModelSpec, cluster: ClusterSpec) -> None:
+    every, seconds = 32, 0.05
+    trials = _trials(FakeSteps(seconds=seconds, noise=0.001, num_warmup_steps=0), model, cluster)
+    averaging = candidate("x", build_preset("local_sgd", model, cluster, every=every), model, cluster)
+    assert trials.run(averaging, 0, best_seconds=seconds).measurement is not None
+    assert isinstance(trials.service, FakeService)
+    assert trials.service.now_seconds < (FEWEST_STEPS + 1) * every * seconds
 
 
 def test_what_is_clearly_worse_is_stopped_and_says_so(model: ModelSpec, cluster: ClusterSpec) -> None:
@@ -115,6 +126,15 @@ def test_a_failure_is_a_record(model: ModelSpec, cluster: ClusterSpec) -> None:
     assert (record.trial, record.measurement) == (7, None)
     assert record.failure is not None
     assert (record.failure.kind, record.failure.message) == ("raised", "rank 0: stock DDP fails here")
+
+
+@pytest.mark.parametrize("blame", ["strategy", "machines", "either"])
+def test_an_ended_trial_says_whose_fault_its_failure_may_be(
+    blame: Blame, model: ModelSpec, cluster: ClusterSpec
+) -> None:
+    failing = _trials(FakeSteps(seconds=0.1, fails_at=5, blame=blame), model, cluster)
+    assert failing.attempt(STOCK_DDP, 0).blame == blame
+    assert _trials(FakeSteps(seconds=0.1), model, cluster).attempt(STOCK_DDP, 0).blame is None
 
 
 def test_a_record_tells_how_many_processors_all_ranks_share(model: ModelSpec, cluster: ClusterSpec) -> None:

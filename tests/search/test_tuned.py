@@ -75,3 +75,11 @@ def test_a_proposer_and_a_simulator_may_be_objects(tune_fake: TuneFake, model: M
     assert tuned.summary["ended"] is not None
     built, _ = tune_fake({}, study="built", num_trials=9, proposer=lambda _: Listed(listed), simulator=simulator)
     assert len(built.records) == len(tuned.records)
+
+
+def test_the_script_of_an_earlier_winner_does_not_stay(tune_fake: TuneFake) -> None:
+    tuned, _ = tune_fake({}, num_trials=2)
+    script = tuned.folder / "tuned_ddp.py"
+    script.write_text("# of a proof whose winner no longer wins\n")
+    tune_fake({}, resume="s", num_trials=2)
+    assert not script.exists()

@@ -21,10 +21,12 @@ def test_steps_take_as_long_as_their_input(cluster: ClusterSpec, started: list[i
     model = model_of(TASK)
     ddp = build_preset("ddp", model, cluster)
     with TrialService(target=TASK, model=model, cluster=cluster, folder=tmp_path, timeout_seconds=60.0) as service:
-        service.prepare(Contestant(name="stock"))
+        # Without settings of its own, it reads with the two workers of the defaults.
+        assert service.prepare(Contestant(name="stock")) == 2
         for number in (0, 8):
             strategy = replace(ddp, input=InputSettings(num_workers=number))
-            service.prepare(Contestant(name=str(number), bundle=bundled(strategy, model, cluster)))
+            contestant = Contestant(name=str(number), bundle=bundled(strategy, model, cluster))
+            assert service.prepare(contestant) == max(number, 1)
         medians = {}
         for name in ("0", "8", "stock"):
             service.run(name, 10)
@@ -55,3 +57,16 @@ def test_the_right_of_way_changes_no_weights(cluster: ClusterSpec, started: list
             service.prepare(Contestant(name=right, bundle=bundled(strategy, model, cluster)))
             service.run(right, 4)
             assert service.difference("stock", right) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_start_of_workers_is_in_the_first_step_alone(
+    cluster: ClusterSpec, started: list[int], tmp_path: Path
+) -> None:
+    model = model_of(TASK)
+    strategy = replace(build_preset("ddp", model, cluster), input=InputSettings(num_workers=8))
+    with TrialService(target=TASK, model=model, cluster=cluster, folder=tmp_path, timeout_seconds=60.0) as service:
+        service.prepare(Contestant(name="8", bundle=bundled(strategy, model, cluster)))
+        (first,) = service.run("8", 1).step_seconds[0]
+        later = service.run("8", 7).step_seconds[0]
+        # A mean of eight steps with the first one would be longer.
+        assert min(later) < first / 8

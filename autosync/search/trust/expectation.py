@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from autosync.datasets.schema import Measurement, Record
@@ -18,22 +18,29 @@ from autosync.search.proposers.interface import Ground
 from autosync.search.proposers.learned import NUM_COMPARED
 from autosync.search.proposers.likeness import Likeness
 from autosync.search.trust.measured_spread import Situation
+from autosync.specs.model import ModelSpec
+from autosync.strategy.representation import Strategy
+from autosync.trials.periods import MOST_STEPS, steps_of_sample, strategy_period, turn_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
     """The prediction for one strategy: the logarithm of its seconds, and the spread of this logarithm.
 
-    `situation` tells whether trials of the target were known (`later`) or none (`first`).
+    `situation` tells whether trials of the target were known (`later`) or none (`first`). `steps_each` is the number of
+    steps in each sample of a trial.
     """
 
     log_seconds: float
     spread: float
     situation: Situation
+    steps_each: int = 1
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.log_seconds) or not 0 < self.spread < math.inf:
             raise ValueError(f"{self.log_seconds} with a spread of {self.spread} (finite, and a spread above 0)")
+        if not 1 <= self.steps_each <= MOST_STEPS:
+            raise ValueError(f"samples of {self.steps_each} steps (1 to {MOST_STEPS})")
 
     @property
     def seconds(self) -> float:
@@ -45,18 +52,23 @@ class Expectation:
 
     def to_plain(self) -> dict[str, Any]:
         """Return the expectation as plain values, as a study keeps it."""
-        return {"log_seconds": self.log_seconds, "spread": self.spread, "situation": self.situation}
+        return asdict(self)
 
     @classmethod
     def from_plain(cls, fields: object) -> Self | None:
-        """Return the expectation of plain values; None if they are none."""
-        if not isinstance(fields, Mapping) or set(fields) != {"log_seconds", "spread", "situation"}:
+        """Return the expectation of plain values; None if they are none. Older studies lack `steps_each`."""
+        if not isinstance(fields, Mapping):
             return None
-        numbers = [fields["log_seconds"], fields["spread"]]
-        if not all(isinstance(one, int | float) for one in numbers) or fields["situation"] not in ("first", "later"):
+        given = {"steps_each": 1, **fields}
+        if set(given) != {"log_seconds", "spread", "situation", "steps_each"}:
+            return None
+        if not isinstance(given["steps_each"], int):
+            return None
+        numbers = [given["log_seconds"], given["spread"]]
+        if not all(isinstance(one, int | float) for one in numbers) or given["situation"] not in ("first", "later"):
             return None
         try:
-            return cls(log_seconds=float(numbers[0]), spread=float(numbers[1]), situation=fields["situation"])
+            return cls(**{**given, "log_seconds": float(numbers[0]), "spread": float(numbers[1])})
         except ValueError:
             return None
 
@@ -70,6 +82,7 @@ class Expecting:
 
     def __init__(self, ground: Ground) -> None:
         self._simulator = ground.simulator
+        self._model = ground.model
         self._likeness = Likeness(ground.model, ground.cluster)
         self._reader = HistoryReader()
 
@@ -83,6 +96,21 @@ class Expecting:
         judged = Judge(self._simulator, self._likeness, measured).judge(list(ours.values()))
         situation: Situation = "later" if measured else "first"
         return {
-            strategy_id: Expectation(log_seconds=one.log_seconds, spread=one.spread, situation=situation)
-            for strategy_id, one in zip(ours, judged, strict=True)
+            strategy_id: Expectation(
+                log_seconds=one.log_seconds,
+                spread=one.spread,
+                situation=situation,
+                steps_each=steps_each_expected(strategy, self._model),
+            )
+            for (strategy_id, (_, strategy)), one in zip(ours.items(), judged, strict=True)
         }
+
+
+def steps_each_expected(strategy: Strategy, model: ModelSpec) -> int:
+    """Return the number of steps in each sample of a strategy's trial; the trial service tells it only then."""
+    period = strategy_period(strategy)
+    usual = None if model.input is None or strategy.stages else model.input.usual
+    if usual is None:
+        return min(steps_of_sample(period, 1), MOST_STEPS)
+    num_workers = (strategy.input or usual).num_workers
+    return min(steps_of_sample(period, turn_steps(num_workers, model.accumulation_steps)), MOST_STEPS)

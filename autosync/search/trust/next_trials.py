@@ -18,7 +18,7 @@ SETUP_SECONDS = 0.2
 """The time that a trial takes besides its steps: the median of 50 strategies was 0.21 s (docs/notes/probes.md)."""
 
 RUN_STEPS = 4
-"""The steps of a trial that are not counted, because they begin a run."""
+"""The samples of a trial that are not counted, because they begin a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,9 @@ class TrialWorth:
         found = []
         seconds = proof_seconds
         for number, one in enumerate(expected, start=1):
-            seconds += trial_seconds(self.effort, one.seconds, made_seconds=best_seconds if self.steps_train else 0.0)
+            seconds += trial_seconds(
+                self.effort, one.seconds, one.steps_each, made_seconds=best_seconds if self.steps_train else 0.0
+            )
             gain = expected_gain(best_seconds, expected[:number], belief, least_seconds=self.least_seconds)
             found.append(
                 NextTrials(
@@ -107,14 +109,16 @@ class TrialWorth:
         return best if best.are_worth_it else found[-1]
 
 
-def trial_seconds(effort: Effort, step_seconds: float, *, made_seconds: float = 0.0) -> float:
-    """Return about how long a trial with steps of this time takes. Of each step, `made_seconds` are not lost.
+def trial_seconds(effort: Effort, step_seconds: float, steps_each: int = 1, *, made_seconds: float = 0.0) -> float:
+    """Return about how long a trial takes that measures samples of `steps_each` steps of this time.
+
+    Of each step, `made_seconds` are not lost.
 
     It depends on nothing but the arguments, so that a search with the same measurements takes the same course.
     """
-    policy = effort.policy(step_seconds)
-    num_steps = max(policy.min_warmup_steps + policy.min_steps, policy.min_warmup_steps + 2 * policy.window_steps)
-    return SETUP_SECONDS + (num_steps + RUN_STEPS) * max(step_seconds - made_seconds, 0.0)
+    policy = effort.policy(step_seconds, steps_each)
+    num_samples = max(policy.min_warmup_steps + policy.min_steps, policy.min_warmup_steps + 2 * policy.window_steps)
+    return SETUP_SECONDS + (num_samples + RUN_STEPS) * steps_each * max(step_seconds - made_seconds, 0.0)
 
 
 def _rounded(seconds: float) -> float:

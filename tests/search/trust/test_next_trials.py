@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autosync.search.measurement_effort import NORMAL_EFFORT, QUICK_EFFORT
+from autosync.search.measurement_effort import FEWEST_STEPS, NORMAL_EFFORT, QUICK_EFFORT
 from autosync.search.trust.error_belief import ErrorBelief
 from autosync.search.trust.expectation import Expectation
-from autosync.search.trust.next_trials import NextTrials, TrialWorth, trial_seconds
+from autosync.search.trust.next_trials import RUN_STEPS, SETUP_SECONDS, NextTrials, TrialWorth, trial_seconds
 
 BELIEF = ErrorBelief(bias=0.0, bias_weight=5.0, scale=1.0, scale_weight=10.0)
 
@@ -62,3 +63,11 @@ def test_the_sentence_is_in_the_user_s_terms() -> None:
 @given(seconds=st.floats(1e-4, 100.0))
 def test_a_trial_takes_longer_with_longer_steps_and_with_more_effort(seconds: float) -> None:
     assert trial_seconds(NORMAL_EFFORT, seconds) >= trial_seconds(QUICK_EFFORT, seconds) > seconds
+
+
+def test_trials_of_samples_of_several_steps_take_longer() -> None:
+    (one,) = _expected(0.1)
+    found = _worth(36_000.0).of(0.1, [replace(one, steps_each=32)], BELIEF)
+    assert found.seconds == pytest.approx(trial_seconds(NORMAL_EFFORT, 0.1, 32))
+    # The few samples that a trial takes at least, and those that begin its runs.
+    assert found.seconds == pytest.approx(SETUP_SECONDS + (FEWEST_STEPS + RUN_STEPS) * 3.2)
