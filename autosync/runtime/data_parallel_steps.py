@@ -67,7 +67,9 @@ class DataParallelSteps:
         else:
             self._passes(batches, parts)
             step_optimizer(self._task, self._optimizer)
-        flat = [number for loss, weight in parts[-len(batches) :] for number in (loss * weight, weight)]
+        # A mean over nothing is NaN, and counts as nothing.
+        weighed = [(loss * weight if weight else 0.0, weight) for loss, weight in parts[-len(batches) :]]
+        flat = [number for pair in weighed for number in pair]
         sums = sums_of_step(session_of(self._model).training.links, self._num_workers, flat, batch_mark(batch))
         losses = [total / weight for total, weight in zip(sums[::2], sums[1::2], strict=True)]
         return sum(losses) / len(losses)

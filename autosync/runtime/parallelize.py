@@ -179,18 +179,22 @@ def _before_fork() -> None:
 
 
 def _in_forked_process() -> None:
-    """Leave sessions and connections to the parent, because a forked process shares them with it.
-
-    If they were freed when this process ends, gloo would close them for the parent as well. So they are held as long as
-    the process lives.
-    """
+    """Leave sessions and connections to the parent, because a forked process shares them with it."""
     for session in list(_SESSIONS.values()):
         session.leave_to_parent()
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
+        hold_for_good(session)
     _SESSIONS.clear()
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_in_forked_process)
+
+
+def hold_for_good(one: object) -> None:
+    """Keep an object with its connections as long as this process lives, a forked one that shares them with its parent.
+
+    If they were freed when this process ends, gloo would close them for the parent as well.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
 
 
 def bare_of(model: torch.nn.Module) -> torch.nn.Module:

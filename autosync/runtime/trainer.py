@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import datetime as dt
+import os
 import weakref
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +23,7 @@ from autosync.errors import OperationError
 from autosync.plan.lowering import lower
 from autosync.plan.types import Plan
 from autosync.runtime.data_parallel_steps import DataParallelSteps
-from autosync.runtime.parallelize import note_begun
+from autosync.runtime.parallelize import hold_for_good, note_begun
 from autosync.runtime.session.agreement import agree, facts_of_rank, parameters_of, refusal_told
 from autosync.runtime.session.start import next_session
 from autosync.runtime.stages.double_buffered_session import DoubleBufferedSession
@@ -271,3 +272,13 @@ def _end_what_is_left() -> None:
         # The script is over, and an error now is not the script's.
         with contextlib.suppress(Exception):
             one._end()  # noqa: SLF001 - the other ranks may not end now
+
+
+def _in_forked_process() -> None:
+    """Leave open trainers to the parent: their connections are the parent's, and their threads are not here."""
+    for one in list(_OPEN):
+        hold_for_good(one)
+    _OPEN.clear()
+
+
+os.register_at_fork(after_in_child=_in_forked_process)

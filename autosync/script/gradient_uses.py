@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-_HARMLESS = frozenset(
+_ZEROES = frozenset({"zero_", "_foreach_zero_"})
+_HARMLESS = _ZEROES | frozenset(
     {
-        *("zero_", "_foreach_zero_", "detach_", "requires_grad_"),
+        *("detach_", "requires_grad_"),
         *("dim", "is_complex", "is_floating_point", "numel", "size", "_has_compatible_shallow_copy_type"),
     }
 )
-"""What a script may do to any gradient: drop it, set it to zero, or ask for its shape and type."""
+"""What needs no gradient's values: to drop it, to set it to zero, or to ask for its shape and type."""
 _UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"
 
 
@@ -30,6 +31,7 @@ class WatchedGradient(torch.Tensor):
     """A gradient that notes what is done to it. It shares the memory of the gradient that it stands for."""
 
     uses: GradientUses
+    is_zeroed: bool = False
 
     @classmethod
     def __torch_function__(cls, function: Any, _: Any, arguments: Any = (), options: Any = None) -> Any:
@@ -37,11 +39,14 @@ class WatchedGradient(torch.Tensor):
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - the documented way to define such classes
             result = function(*arguments, **(options or {}))
         name = getattr(function, "__name__", "")
-        first = next((one for one in _flat((arguments, options or {})) if isinstance(one, cls)), None)
+        given = [one for one in _flat((arguments, options or {})) if isinstance(one, cls)]
+        if name in _ZEROES:
+            for one in given:
+                one.is_zeroed = True
         # A property such as `data` gives the values away; others, as `shape`, do not.
         gives_nothing = name == "__get__" and not isinstance(result, torch.Tensor)
-        if first is not None and name not in _HARMLESS and not gives_nothing:
-            first.uses.note(name)
+        if given and name not in _HARMLESS and not gives_nothing:
+            given[0].uses.note(name)
         return result
 
 
@@ -61,7 +66,7 @@ def _flat(values: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClippingCall:
-    """A call of `clip_grad_norm_`. `is_whole`: of all trained parameters, by the norm of order 2."""
+    """A call of `clip_grad_norm_`. `is_whole`: of all trained parameters and of no others, by the norm of order 2."""
 
     max_norm: float
     is_whole: bool
@@ -72,13 +77,20 @@ class GradientUses:
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         self._parameters = list(parameters)
-        self._watched: dict[int, tuple[torch.nn.Parameter, torch.Tensor, WatchedGradient]] = {}
+        self._watched: dict[int, tuple[torch.nn.Parameter, torch.Tensor, torch.Tensor]] = {}
+        # By the `id` of their parameters: the gradients of the last backward pass, and which of them were since then
+        # dropped or set to zero.
+        self._brought: set[int] = set()
+        self._dropped: set[int] = set()
+        self._zeroed: set[int] = set()
+        # Whether the first update since that pass found no gradient at all; None: there was none yet.
+        self._are_all_dropped: bool | None = None
         self._clips = False
         self.clippings: set[ClippingCall] = set()
         self.scales = False
         self.reads: set[str] = set()
-        self.adds = False
-        """Whether a backward pass adds to gradients of the step before it."""
+        self.loses = False
+        """Whether some gradients were dropped or set to zero between the backward pass and the update."""
 
     # The gradients.
 
@@ -86,36 +98,62 @@ class GradientUses:
         """Put watched gradients in the place of those that are there."""
         for parameter in self._parameters:
             gradient = parameter.grad
-            if gradient is not None and not isinstance(gradient, WatchedGradient) and not gradient.is_sparse:
-                watched = gradient.detach().as_subclass(WatchedGradient)
-                watched.uses = self
-                parameter.grad = watched
-                self._watched[id(parameter)] = parameter, gradient, watched
+            if gradient is None or isinstance(gradient, WatchedGradient):
+                continue
+            if gradient.is_sparse:
+                # Only whether it stays there is seen.
+                self._watched[id(parameter)] = parameter, gradient, gradient
+                continue
+            watched = gradient.detach().as_subclass(WatchedGradient)
+            watched.uses = self
+            parameter.grad = watched
+            self._watched[id(parameter)] = parameter, gradient, watched
 
     def lift(self) -> None:
         """Put the gradients themselves back."""
-        for parameter, gradient, watched in self._watched.values():
+        for key, (parameter, gradient, watched) in self._watched.items():
+            if isinstance(watched, WatchedGradient) and watched.is_zeroed:
+                self._zeroed.add(key)
             if parameter.grad is watched:
                 parameter.grad = gradient
-            elif parameter.grad is not None:
+            elif parameter.grad is None:
+                self._dropped.add(key)
+            else:
                 self.reads.add("replaced")
         self._watched.clear()
 
-    def looking_before_backward(self) -> Callable[[torch.Tensor], None]:
-        """Return a hook for the outputs of a step's first forward pass.
+    def are_there(self) -> bool:
+        """Whether there are gradients other than zeros."""
+        gradients = [one.grad for one in self._parameters if one.grad is not None]
+        return any(bool(_plain(one).count_nonzero()) for one in gradients)
 
-        It notes whether gradients are there to which the backward pass adds.
+    # The order of passes and updates.
+
+    def pass_ends(self) -> None:
+        """A backward pass has ended: watch its gradients. What became of those before it does not count."""
+        self._watched = {key: one for key, one in self._watched.items() if one[0].grad is one[2]}
+        for _, _, watched in self._watched.values():
+            if isinstance(watched, WatchedGradient):
+                watched.is_zeroed = False
+        self._dropped.clear()
+        self._zeroed.clear()
+        self._are_all_dropped = None
+        self.watch()
+        self._brought = set(self._watched)
+
+    def update_begins(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note whether the gradients of the last pass are still there when an optimizer begins its update.
+
+        If all of them were dropped, there is no update, under any strategy. A gradient that was dropped after the
+        update of its own optimizer is not missed by that of another one.
         """
-        is_done = False
-
-        def look(_: torch.Tensor) -> None:
-            nonlocal is_done
-            if not is_done:
-                is_done = True
-                gradients = [one.grad for one in self._parameters if one.grad is not None]
-                self.adds = self.adds or any(bool(_plain(one).count_nonzero()) for one in gradients)
-
-        return look
+        self.lift()
+        lost = self._dropped | self._zeroed
+        if self._are_all_dropped is None:
+            self._are_all_dropped = not self._zeroed and self._brought == self._dropped
+        else:
+            lost &= {id(one) for group in optimizer.param_groups for one in group["params"]}
+        self.loses |= bool(lost) and not self._are_all_dropped
 
     # What is done to them.
 
@@ -129,10 +167,10 @@ class GradientUses:
     @contextlib.contextmanager
     def clipping(self, given: Iterable[torch.Tensor], max_norm: float, norm_type: float) -> Iterator[None]:
         """Within this block `clip_grad_norm_` works on the gradients of some tensors."""
-        ids = {id(one) for one in given}
-        ours = [id(one) in ids for one in self._parameters if one.grad is not None]
-        if any(ours):
-            self.clippings.add(ClippingCall(max_norm=max_norm, is_whole=all(ours) and norm_type == 2.0))
+        clipped = {id(one) for one in given if one.grad is not None}
+        ours = {id(one) for one in self._parameters if one.grad is not None}
+        if clipped & ours:
+            self.clippings.add(ClippingCall(max_norm=max_norm, is_whole=clipped == ours and norm_type == 2.0))
         self._clips = True
         try:
             yield
@@ -152,8 +190,8 @@ class GradientUses:
     def reasons(self) -> Iterator[str]:
         """Yield the reasons why the script needs whole gradients after the backward pass."""
         if self.clippings and self.clip_norm is None:
-            yield "it clips some gradients, or not always to the same norm"
+            yield "it clips some gradients, or others with them, or not always to the same norm"
         if self.reads:
             yield f"it reads gradients ({', '.join(sorted(self.reads)[:3])})"
-        if self.adds:
-            yield "its backward pass adds to gradients of the step before"
+        if self.loses:
+            yield "it drops some gradients, or sets them to zero, before the update"

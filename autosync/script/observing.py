@@ -17,6 +17,7 @@ from torch.nn.parallel.distributed import _find_tensors
 from autosync.errors import OperationError
 from autosync.script.gradient_uses import GradientUses
 from autosync.script.script_facts import WARMUP_STEPS, ScriptFacts
+from autosync.script.step_order import StepOrder
 from autosync.specs.profile.assemble import ProfiledStep, ProfileRecords, assemble
 from autosync.specs.profile.clock import clock_of
 from autosync.specs.profile.measured_training import device_name
@@ -47,6 +48,7 @@ class Observation:
         self._clock = clock_of(self._trained[0].device)
         self._recorder = MicrostepRecorder(structure=structure_of(model), clock=self._clock, asks_sequence=True)
         self.uses = GradientUses(self._trained)
+        self._order = StepOrder(self.uses)
         self._hooks = contextlib.ExitStack()
         self._steps: list[ProfiledStep] = []
         self._microsteps: list[Microstep] = []
@@ -80,10 +82,11 @@ class Observation:
 
     # What the door tells.
 
-    def forward_begins(self, inputs: Sequence[Any]) -> None:
-        """A forward pass that wants gradients begins."""
+    def forward_begins(self, inputs: Sequence[Any], *, syncs: bool = True) -> None:
+        """A forward pass that wants gradients begins. Under `no_sync`, `syncs` is false."""
         self.uses.lift()
         self._close_microstep()
+        self._order.forward_begins(syncs=syncs)
         self._batch_size = max(next((len(one) for one in _tensors_in(inputs) if one.dim()), 1), 1)
         self._recorder.forward_begins()
         self._is_open = self._is_in_forward = True
@@ -91,6 +94,10 @@ class Observation:
 
     def backward_begins(self, tensors: Any) -> None:
         """A backward pass begins; within the forward pass, it ends that: Lightning's manual optimization is such."""
+        if torch._C._current_graph_task_id() == -1:  # noqa: SLF001 - torch has no other way to ask
+            # Not within another pass, as those of reentrant checkpoints are.
+            self._is_in_backward = False
+            self._order.backward_begins()
         if self._is_in_forward:
             self._num_nested += 1
             self._has_several_nested |= self._num_nested > 1
@@ -102,22 +109,22 @@ class Observation:
         self._is_in_forward = False
         if not self._num_nested:
             self._graph_is_made(output)
+        if self._sees_uses:
+            # The script may still read gradients of the last step, until the backward pass.
+            self.uses.watch()
 
     def _graph_is_made(self, output: Any) -> None:
         """Everything that the backward pass goes through is there."""
-        outputs = [one for one in _tensors_in(output) if one.requires_grad]
-        self._recorder.forward_ends(outputs)
-        if not self._microsteps and self._sees_uses:
-            look = self.uses.looking_before_backward()
-            for one in outputs:
-                one.register_hook(look)  # type: ignore[no-untyped-call]
+        self._recorder.forward_ends([one for one in _tensors_in(output) if one.requires_grad])
 
     def update_begins(self, optimizer: torch.optim.Optimizer, given: Sequence[Any]) -> None:
         """An optimizer's update begins; `given` are arguments of its step, except a closure that has returned."""
-        self.uses.lift()
+        self.uses.update_begins(optimizer)
         self._close_microstep()
         if given:
             self._reasons[_CLOSURE] = None
+        else:
+            self._order.update_begins()
         if vars(optimizer)["_optimizer_step_pre_hooks"]:
             self._reasons["it has hooks before its optimizer's step"] = None
         names = self._recorder.structure.parameters.items()
@@ -125,8 +132,9 @@ class Observation:
         # A closure's passes are no part of the update.
         self._update_marks = [] if given else [self._clock.mark()]
 
-    def update_ends(self) -> None:
+    def update_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """It has ended."""
+        self._order.update_ends(optimizer)
         if self._update_marks:
             self._update_seconds += self._clock.seconds([*self._update_marks, self._clock.mark()])[0]
             self._update_marks = []
@@ -136,6 +144,7 @@ class Observation:
     def step_ends(self) -> None:
         """The next step begins."""
         self._close_microstep()
+        self._order.step_ends()
         if self._microsteps:
             self._steps.append(profiled_step(self._microsteps, self._update_seconds, known_rows))
         self._microsteps, self._update_seconds = [], 0.0
@@ -155,12 +164,15 @@ class Observation:
                 self._microsteps.append(microstep)
 
     def _gradient_is_ready(self, _: torch.Tensor) -> None:
-        if self._is_in_backward or not self._sees_uses:
+        if self._is_in_backward:
             return
         self._is_in_backward = True
-        engine = torch.autograd.Variable._execution_engine  # noqa: SLF001 - torch's own wrappers do so
-        # DDP's own callback, after which gradients are synchronised, comes after the first one and before the second.
-        engine.queue_callback(lambda: engine.queue_callback(self.uses.watch))
+        self._order.gradients_come()
+        if self._sees_uses:
+            engine = torch.autograd.Variable._execution_engine  # noqa: SLF001 - torch's own wrappers do so
+            # DDP's own callback, after which gradients are synchronised, comes after the first one and before the
+            # second.
+            engine.queue_callback(lambda: engine.queue_callback(self.uses.pass_ends))
 
     # The result.
 
@@ -173,7 +185,7 @@ class Observation:
                 "the script runs several backward passes inside a forward pass of its DistributedDataParallel, as "
                 "manual optimization under Lightning may: it cannot be observed (tune a task: autosync tune model.py)"
             )
-        reasons = [*self._reasons, *self.uses.reasons()]
+        reasons = [*self._reasons, *self.uses.reasons(), *self._order.reasons(optimizers)]
         if len({type(one) for one in optimizers}) > 1:
             reasons.append("its optimizers are of different classes")
         device = self._trained[0].device

@@ -22,10 +22,12 @@ class MainProgram:
         self._is_module = command[0] == "-m"
         self._words = list(command[1:] if self._is_module else command)
         self._source = b""
+        self._path = Path()
         if not self._words:
             raise InputError("-m without a module", rule="-m MODULE ARGS, or train.py ARGS")
         if not self._is_module:
             self._source = _read(Path(self.name))
+            self._path = Path(self.name).absolute()
 
     @property
     def name(self) -> str:
@@ -40,7 +42,7 @@ class MainProgram:
             del sys.path[0]
         if not os.environ.get("PYTHONSAFEPATH"):
             # Only the variable counts as the user's wish: the launcher may have added the option -P.
-            sys.path.insert(0, str(Path.cwd() if self._is_module else Path(self.name).resolve().parent))
+            sys.path.insert(0, str(Path.cwd() if self._is_module else self._path.resolve().parent))
         with checked_process_group(), refused_ranks():
             self._execute()
 
@@ -49,10 +51,13 @@ class MainProgram:
             runpy.run_module(self.name, run_name="__main__", alter_sys=True)
             return
         main = types.ModuleType("__main__")
-        main.__dict__.update({"__file__": self.name, "__builtins__": __builtins__, "__cached__": None})
+        # As python does: the script may change the working directory, and then look for files beside itself.
+        path = str(self._path)
+        main.__dict__.update({"__file__": path, "__builtins__": __builtins__, "__cached__": None})
         # The module stays: pickle and functions that run at exit look names up in it.
         sys.modules["__main__"] = main
-        exec(compile(self._source, self.name, "exec"), main.__dict__)  # noqa: S102 - the user's own script
+        # Without the future statements of this module: annotations of the script are what it wrote.
+        exec(compile(self._source, path, "exec", dont_inherit=True), main.__dict__)  # noqa: S102 - the user's own script
 
 
 def _read(path: Path) -> bytes:

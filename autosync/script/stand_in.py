@@ -237,7 +237,8 @@ def close_orphans() -> None:
 
 def _timeout_of(group: dist.ProcessGroup) -> dt.timedelta:
     """Return how long collectives of the script's group wait for other ranks; training waits as long."""
-    backend: Any = group._get_backend(torch.device("cpu" if dist.get_backend(group) == "gloo" else "cuda"))  # noqa: SLF001 - torch has no other way to ask
+    # The group's name for its backend may be "cpu:gloo", or "undefined" where the script has named none.
+    backend: Any = group._get_backend(group._device_types[0])  # noqa: SLF001 - torch has no other way to ask
     timeout: dt.timedelta = backend.options._timeout  # noqa: SLF001 - the same
     return timeout
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 import torch.distributed as dist
@@ -47,9 +47,9 @@ class SwitchingDoor(Door):
         super().__init__(())
         self.meter = StepMeter()
         self.is_tuned = False
-        """Whether tuning is over. Then stock DDP trains what the strategy does not fit, and nothing ends the script."""
+        """Whether tuning is over. Then stock DDP trains other models too, and nothing ends the script."""
         self.refusal: OperationError | None = None
-        """Why stock DDP trains the script's model since tuning is over, although a strategy is wanted."""
+        """Why stock DDP trains the script's model although a strategy is wanted."""
         self._listener = listener
         self._switch: Switch | None = None
         self._observation: Observation | None = None
@@ -123,10 +123,10 @@ class SwitchingDoor(Door):
         def wrap(ddp: Any, *arguments: Any, **options: Any) -> None:
             model = bare_of(ddp.module)
             if self._switch is not None:
-                if self.is_tuned and self._model() is not model:
+                if self._model() is not model:
+                    # A copy, whose weights are averages for example, or a second model. Stock DDP has it.
                     stock(ddp, *arguments, **options)
                     return
-                self._refuse_second(model)
                 # A script may wrap its model anew for another phase.
                 self._switch.leave()
                 self._switch = None
@@ -141,19 +141,21 @@ class SwitchingDoor(Door):
 
         return wrap
 
-    def _refuse_second(self, model: torch.nn.Module) -> None:
-        if self._model() is not model:
-            raise OperationError(
-                "the script wraps a second model in DistributedDataParallel, and the strategy of one is tuned while it "
-                "trains (tune a task of each model: autosync tune model.py)"
-            )
+    def _refuse_other(self, model: torch.nn.Module) -> NoReturn:
+        """Refuse to train by another wrapper than the one whose strategy is tuned."""
+        if self._model() is model:
+            refuse_earlier(model)
+        raise OperationError(
+            "the script wraps a second model in DistributedDataParallel, or copies the first one, and trains it: only "
+            "one model is tuned while it trains (tune a task of each model: autosync tune model.py)"
+        )
 
     def _before_forward(self, stock: Method) -> Method:
         def pre_forward(ddp: Any, *inputs: Any, **options: Any) -> Any:
             if not torch.is_grad_enabled():
                 self.meter.disturb()
             if torch.is_grad_enabled() and ddp is not self.switch.ddp and not self.is_tuned:
-                refuse_earlier(bare_of(ddp.module))
+                self._refuse_other(bare_of(ddp.module))
             if not torch.is_grad_enabled() or ddp is not self.switch.ddp:
                 return stock(ddp, *inputs, **options)
             if self.meter.ends_a_step():
@@ -171,7 +173,7 @@ class SwitchingDoor(Door):
                 ddp.reducer.begin()
             result = stock(ddp, *inputs, **options)
             if self._observation is not None:
-                self._observation.forward_begins([inputs, options])
+                self._observation.forward_begins([inputs, options], syncs=ddp.require_backward_grad_sync)
             return result
 
         return _not_compiled(pre_forward)
@@ -181,8 +183,6 @@ class SwitchingDoor(Door):
         try:
             self.switch.put(self._wanted)
         except OperationError as error:
-            if not self.is_tuned:
-                raise
             self._wanted = None
             self.refusal = OperationError(
                 f"the script has wrapped its model anew, and the strategy does not fit it as it is now: {error}"
@@ -256,7 +256,7 @@ class SwitchingDoor(Door):
             if self._depth == 0:
                 self.meter.update_ends()
                 if self._observation is not None:
-                    self._observation.update_ends()
+                    self._observation.update_ends(optimizer)
 
     def _trains(self, optimizer: torch.optim.Optimizer) -> bool:
         return any(id(one) in self._parameters for group in optimizer.param_groups for one in group["params"])

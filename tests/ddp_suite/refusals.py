@@ -107,6 +107,13 @@ REFUSALS: tuple[Refusal, ...] = (
         behaviours=("clips_some_declared",),
     ),
     Refusal(
+        what="clips its gradients together with those of other parameters, where the task declares clipping",
+        strategies=ENGINES,
+        words="together with that of others",
+        reason="the plan computes the norm of the model's gradients",
+        behaviours=("clips_with_others_declared",),
+    ),
+    Refusal(
         what="clips by a norm of another order than 2",
         strategies=ENGINES,
         words="the norm of order",

@@ -208,6 +208,19 @@ def refusals(bundles: dict[str, str], folder: str) -> dict[str, str]:
     return found
 
 
+def counts_steps(bundle: str, folder: str) -> list[int]:
+    """The steps that a checkpoint tells of, after two synchronised passes and one step of the optimizer; and later."""
+    with running(bundle) as run:
+        run.model(0).backward()
+        run.model(1).backward()
+        run.optimizer.step()
+        save(run.model, folder)
+        first = load(run.model, folder)
+        run.steps(2, 3)
+        save(run.model, folder)
+        return [first, load(run.model, folder)]
+
+
 def calls(bundle: str, folder: str) -> dict[str, str]:
     """Calls that are no calls of all workers alike, or in the midst of a step."""
     found = {}

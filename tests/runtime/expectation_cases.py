@@ -114,3 +114,17 @@ def two_groups_at_once(bundle: str, **options: Any) -> str:
     script.stop()
     wrong = [key for key, value in found.items() if not torch.allclose(value, expected[key], rtol=1e-11, atol=1e-13)]
     return ", ".join(wrong)
+
+
+def changes_within_a_step(bundle: str, **options: Any) -> str:
+    """The first rank decays its parameters by hand, when a server has begun the step; how it is refused."""
+    script = Script("layers", bundle, timeout_seconds=5, **options).start()
+    script.step()
+    script.optimizer.zero_grad()
+    script.loss().backward()
+    for parameter in script.model.parameters():
+        parameter.data.mul_(0.99)
+    told = raised(script.optimizer.step) if script.rank == 0 else ""
+    with contextlib.suppress(Exception):
+        script.stop()
+    return told

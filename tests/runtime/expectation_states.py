@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import io
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch.distributed as dist
 from expectation_script import NUM_STEPS, Script, Values
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+_SIZES = itertools.count(1)
 
 
 def state_dict_is_bare(script: Script) -> Values:
@@ -98,13 +101,33 @@ def clamps_data(script: Script) -> Values:
     return _clamps(script, lambda parameter: parameter.data)
 
 
-def _clamps(script: Script, of: Callable[[Tensor], Tensor]) -> Values:
+def clamps_after_compiling(script: Script) -> Values:
+    """The same after something else was compiled in the process."""
+    return _clamps(script, lambda parameter: parameter.data, compiles=True)
+
+
+def _clamps(script: Script, of: Callable[[Tensor], Tensor], *, compiles: bool = False) -> Values:
     script.start()
     for _ in range(NUM_STEPS):
         script.step()
+        if compiles:
+            # A shape that was compiled before would not be compiled again.
+            torch.compile(lambda x: x + 1, backend="eager", dynamic=False)(torch.ones(next(_SIZES)))
         with torch.no_grad():
             for parameter in script.model.parameters():
                 of(parameter).clamp_(-0.2, 0.2)
+    return script.values()
+
+
+def clamps_in_forward(script: Script) -> Values:
+    """A layer clamps its parameters in each of its forward passes."""
+
+    def clamp(layer: nn.Module, _: Any) -> None:
+        for parameter in layer.parameters():
+            parameter.data.clamp_(-0.2, 0.2)
+
+    script.model[0].register_forward_pre_hook(clamp)  # type: ignore[index,union-attr]
+    script.start().steps()
     return script.values()
 
 

@@ -65,6 +65,34 @@ def clips_some(script: Script) -> Values:
     return _clips_once(script, lambda: nn.utils.clip_grad_norm_(list(script.model.parameters())[1:], 0.05))
 
 
+def _other() -> nn.Parameter:
+    """A parameter outside of the model, with a gradient."""
+    made = nn.Parameter(torch.ones(3))
+    made.grad = torch.ones(3)
+    return made
+
+
+def clips_with_others(script: Script) -> Values:
+    def clip() -> None:
+        nn.utils.clip_grad_norm_([_other(), *script.model.parameters()], 0.05, foreach=True)
+
+    return _clips_once(script, clip)
+
+
+def clips_others_alike(script: Script) -> Values:
+    """The norm is that of the model's gradients, and others are multiplied as they are."""
+    other = _other()
+
+    def clip() -> None:
+        parameters = list(script.model.parameters())
+        norm = nn.utils.get_total_norm([one.grad for one in parameters if one.grad is not None])
+        nn.utils.clip_grads_with_norm_([other, *parameters], 0.05, norm, foreach=True)
+
+    values = _clips_once(script, clip)
+    assert other.grad is not None
+    return {**values, "other": other.grad}
+
+
 def clips_some_steps(script: Script) -> Values:
     """The script clips in every second step alone."""
     script.start()

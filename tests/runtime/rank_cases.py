@@ -4,6 +4,7 @@ import atexit
 import os
 import threading
 import time
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +286,13 @@ def server_dies(bundle: str, server: int) -> str:
     start = time.monotonic()
     told = raised(made.step)
     return f"{'late: ' if time.monotonic() - start > 20 else ''}{told}"
+
+
+def odd_option(bundle: str) -> str:
+    """An option of the optimizer is of a kind that no server is sent."""
+    made = Training("small")
+    made.optimizer.param_groups[0]["weight_decay"] = Fraction(1, 10)
+    return raised(lambda: parallelize(made.model, made.optimizer, bundle))
 
 
 def idles(bundle: str, seconds: float, task: str = "small") -> str:

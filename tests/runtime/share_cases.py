@@ -8,6 +8,7 @@ import torch.distributed as dist
 from rank_training import NUM_STEPS, SEED, difference, raised, rank, task_of
 from torch import Tensor, nn
 
+from autosync import trainer
 from autosync.runtime.parallelize import no_sync, parallelize, release, weigh
 from autosync.specs.examples import ShareOfBatches, join_batches
 from autosync.specs.task import Task
@@ -98,3 +99,15 @@ def reweighed(name: str, bundle: str, shares: Sequence[int]) -> str:
     optimizers[1].step()
     assert "a second weight" in twice, twice
     return difference(values, alone.state_dict())
+
+
+def weightless(bundle: str) -> str:
+    """The loss of a trainer's step in which the second rank's part of the batch weighs nothing, if it is wrong."""
+    task = task_of("tokens")
+    batch = join_batches([task.batch(_generator(of_rank)) for of_rank in range(dist.get_world_size())])
+    batch[task.batch_size : 2 * task.batch_size] = -1
+    with trainer(task, bundle, timeout_seconds=40) as training:
+        with torch.no_grad():
+            expected = float(task.loss(training.model, batch))
+        found = training.step(batch)
+    return "" if abs(found - expected) < 1e-9 else f"{found} for {expected}"

@@ -16,6 +16,7 @@ from autosync import trainer
 from autosync.plan.lowering import lower
 from autosync.plan.rank_passes import most_late
 from autosync.runtime.parallelize import parallelize
+from autosync.runtime.trainer import _end_what_is_left
 from autosync.specs.examples import examples_of, join_batches
 from autosync.specs.profile.tape import tensors_of
 from autosync.specs.task import Task
@@ -190,6 +191,32 @@ def hooked_later(name: str, bundle: str) -> str:
         for parameter in training.model.parameters():
             parameter.register_hook(lambda gradient: gradient)
         return raised(lambda: training.step(second))
+
+
+def evaluated_later(name: str, bundle: str) -> str:
+    """A script leaves the model in evaluation mode after the first step; what the next step raises."""
+    task = TASKS[name]()
+    first, second = _global_batches(task, 2)
+    with trainer(task, bundle, timeout_seconds=40) as training:
+        training.step(first)
+        training.model.eval()
+        return raised(lambda: training.step(second))
+
+
+def forks(name: str, bundle: str) -> str:
+    """Between two steps a forked process comes to its end as scripts do; whether training minds."""
+    task = TASKS[name]()
+    first, second = _global_batches(task, 2)
+    with trainer(task, bundle, timeout_seconds=40) as training:
+        training.step(first)
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            _end_what_is_left()
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        training.step(second)
+    return f"the process ended with {code}" if code else ""
 
 
 def changed(name: str, bundle: str) -> str:

@@ -171,6 +171,16 @@ def clipped_text() -> Task:
     return replace(tied_text(), name="clipped-text", clip_norm=0.1)
 
 
+def clipped_tables() -> Task:
+    """Gradients are clipped, and a stage may have the frozen layer alone, without gradients."""
+    return replace(tables(), name="clipped-tables", clip_norm=0.1)
+
+
+def partly_updated() -> Task:
+    """The optimizer does not have the first layer, which stays as it is."""
+    return replace(far_skip(), name="partly-updated", optimizer=lambda parameters: _adam(list(parameters)[2:]))
+
+
 def hooked() -> Task:
     """A hook changes the gradient of a parameter."""
 
@@ -204,6 +214,8 @@ TASKS: dict[str, Callable[[], Task]] = {
     "tables": tables,
     "sparse_tables": sparse_tables,
     "clipped_text": clipped_text,
+    "clipped_tables": clipped_tables,
+    "partly_updated": partly_updated,
     "hooked": hooked,
     "normalised": normalised,
 }

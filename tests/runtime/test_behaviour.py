@@ -40,6 +40,11 @@ REFUSALS_OF_ENGINE = {
     "step without sync": _NO_BACKWARD,
 }
 SHARED, OWNED = "all_reduce_per_variable", "sharded"
+# Where the first rank is interrupted, under which strategy, and how it is refused to go on.
+INTERRUPTED = {
+    "in_backward": (SHARED, "OperationError: the end of a backward pass was cut short"),
+    "in_step": (OWNED, "OperationError: optimizer.step() was cut short"),
+}
 
 
 def test_a_script_is_served_or_refused(make_ranks: Callable[[str], Any]) -> None:
@@ -82,6 +87,7 @@ def test_a_script_is_served_or_refused(make_ranks: Callable[[str], Any]) -> None
     expected = [answer for pair in EXPECTED.values() for answer in pair]
     expected_of = [[answer, answer] for answer in expected] + [list(pair) for _, pair in others.values()]
     last = [
+        *((f"interrupt_cases:{case}", {"bundle": bundles[name]}) for case, (name, _) in INTERRUPTED.items()),
         ("exact", {"task": "half", "bundle": ranks.bundle("sharded", "half")}),
         *(("refusals", {"bundle": bundle}) for bundle in bundles.values()),
         *((case, {"bundle": bundles[OWNED]}) for case in ("failing_engine", "late_rank")),
@@ -94,13 +100,27 @@ def test_a_script_is_served_or_refused(make_ranks: Callable[[str], Any]) -> None
             assert wanted[rank] or answer == "", (rank, case, arguments)
             assert "threads left" not in str(answer)
         assert len(given) == len(cases) + len(last)
-        in_half, *refused, failing, late = given[len(cases) :]
+        *interrupted, in_half, refused, refused_by_engine, failing, late = given[len(cases) :]
+        _refused_after_interrupts(rank, interrupted)
         assert in_half == "", "bfloat16"
-        assert refused == [REFUSALS, REFUSALS_OF_ENGINE]
-        assert failing.startswith(f"OperationError: rank {rank}: reduce_scatter of ")
-        assert "the wire is out of order" in failing
-        # Who waits is told what for; who comes late finds the others gone.
-        assert late.startswith(f"OperationError: rank {rank}: reduce_scatter of ")
+        assert (refused, refused_by_engine) == (REFUSALS, REFUSALS_OF_ENGINE)
+        _told_of_failures(rank, failing, late)
+
+
+def _told_of_failures(rank: int, failing: str, late: str) -> None:
+    assert failing.startswith(f"OperationError: rank {rank}: reduce_scatter of ")
+    assert "the wire is out of order" in failing
+    # Who waits is told what for; who comes late finds the others gone.
+    assert late.startswith(f"OperationError: rank {rank}: reduce_scatter of ")
+
+
+def _refused_after_interrupts(rank: int, answers: list[dict[str, str]]) -> None:
+    """Check that the first rank, which was interrupted, cannot go on, and that the other one was not disturbed."""
+    for answer, (_, words) in zip(answers, INTERRUPTED.values(), strict=True):
+        assert set(answer) == (set() if rank else {"step", "step without gradients", "backward", "save"})
+        for what, refusal in answer.items():
+            assert refusal.startswith(words), (what, refusal)
+            assert "start again from a checkpoint" in refusal
 
 
 @pytest.mark.slow

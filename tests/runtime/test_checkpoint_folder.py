@@ -196,6 +196,16 @@ def test_a_disk_without_room_is_named_and_the_checkpoint_stays(
     assert len(list(path.iterdir())) == 2
 
 
+def test_a_checkpoint_that_does_not_count_the_optimizers_steps_is_read(path: Path) -> None:
+    assert "optimizer_steps" not in json.loads((path / folder.DOCUMENT).read_text())
+    assert folder.read(path).num_steps == 3
+    _write(path, optimizer_steps=2)
+    assert (folder.read(path).step, folder.read(path).num_steps) == (3, 2)
+    _write(path, optimizer_steps=-1)
+    with pytest.raises(DocumentError, match="engine_state"):
+        folder.read(path)
+
+
 def test_the_users_own_files_stay(path: Path, killed: ModuleType) -> None:
     for name in ("model.pt", "000001-notours", ".autosync-mine"):
         (path / name).write_text("")

@@ -86,9 +86,11 @@ def test_what_does_not_fit_is_refused_by_name(
             ("refusals", {"bundles": bundles, "folder": folder}),
             ("saves", {"bundle": plain, "num_steps": 2, "folder": f"{folder}-plain"}),
             ("refusals", {"bundles": {"optimizer": plain}, "folder": f"{folder}-plain"}),
+            ("counts_steps", {"bundle": plain, "folder": f"{folder}-counted"}),
         ]
     )
-    for rank, (_, refused, _, optimizer) in enumerate(answers):
+    for rank, (_, refused, _, optimizer, counted) in enumerate(answers):
+        assert counted == [1, 2]
         assert isinstance(refused, dict), refused
         for name, (_, words) in REFUSED.items():
             assert words in refused[name], (rank, name, refused)

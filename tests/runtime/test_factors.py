@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 
 import numpy as np
@@ -217,6 +219,16 @@ def test_a_gradient_thrown_away_does_not_count() -> None:
     net.zero_grad()
     net(2 * x).sum().backward()
     factors.take("linear.weight", weight_gradient(net), 0)
+
+
+def test_a_copy_of_the_model_records_nothing() -> None:
+    net = Net()
+    factors, _, _ = attached(net)
+    for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        copied(torch.randn(3, DEPTH, dtype=torch.float64)).sum().backward()
+        (hook,) = copied.linear._forward_hooks.values()
+        assert hook(copied.linear, (), {}, None) is None
+    assert factors._pairs == {"linear.weight": []}
 
 
 def test_autocast_is_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from autosync.errors import OperationError
 from autosync.runtime.engine.iterations import Iteration, Iterations
 from autosync.runtime.engine.rank_script import Link, Script
 
@@ -61,6 +62,14 @@ def test_an_item_goes_on_when_all_it_waits_for_is_done() -> None:
     assert told.ready == [(0, COPY)]
     told.iterations.settle(told.iterations.current, COPY)
     assert told.ready == [(0, COPY), (0, SEND)]
+
+
+def test_an_event_that_is_reported_twice_is_an_error() -> None:
+    told = Listening(_script())
+    told.open_with_gradient()
+    with pytest.raises(OperationError, match="of step 0 was reported twice"):
+        told.iterations.happen((COPY,))
+    assert told.ready == [(0, COPY)]
 
 
 def test_what_is_the_users_is_done_at_once_and_a_gate_is_told_of() -> None:

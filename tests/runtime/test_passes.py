@@ -77,10 +77,31 @@ def test_a_gradient_is_told_when_it_has_come_as_often_as_in_the_pass_before(hear
     assert heard.backward(heard.model(X).sum()) == ["begins", "ends"]
     assert heard.arrivals.end() == []
     assert heard.said[-1] == "weight"
+    # That it came less often once changes nothing for the passes after that.
+    assert heard.backward(loss()) == ["begins", "weight", "ends"]
+    assert heard.arrivals.end() == []
     # It was told, and comes again.
-    with pytest.raises(OperationError, match="came 2 times in this backward pass and 1 times"):
-        heard.backward(loss())
+    more = checkpoint(heard.model, loss().expand(1, 2), use_reentrant=True)
+    with pytest.raises(OperationError, match="came 3 times in this backward pass and 2 times"):
+        heard.backward(more.sum())
     assert heard.said[-1] == "fails"
+
+
+def test_a_pass_whose_end_is_cut_short_has_failed_for_the_models_after_it_too(heard: Heard) -> None:
+    other = Heard(nn.Linear(2, 2, bias=False))
+
+    def cut_short(_: bool) -> None:
+        raise KeyboardInterrupt
+
+    heard.passes._ends = cut_short  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        (heard.model(X).sum() + other.model(X).sum()).backward()
+    assert (heard.said, other.said) == (["begins", "fails"], ["begins", "fails"])
+    heard.close()
+    other.said.clear()
+    other.model(X).sum().backward()
+    assert other.said == ["begins", "ends"]
+    other.close()
 
 
 def test_passes_of_other_threads_are_of_other_models(heard: Heard) -> None:

@@ -217,8 +217,10 @@ def test_without_a_server_workers_say_how_to_start_one(
 ) -> None:
     served = make_served(cluster())
     bundle = bundle_of_small(served, model)
-    answers = served.ranks.run_one("idles", bundle=bundle, seconds=2.0)
-    for told in answers:
+    answers = served.ranks.run([("odd_option", {"bundle": bundle}), ("idles", {"bundle": bundle, "seconds": 2.0})])
+    for odd, told in answers:
+        # Every rank sees this by itself, before a server is called.
+        assert odd.startswith("OperationError: the optimizer's option weight_decay is a Fraction, which cannot be sent")
         assert told.startswith(
             "OperationError: no server is there for node s0 after 1 s "
             "(the strategy needs one: autosync serve BUNDLE --node s0); "

@@ -44,6 +44,9 @@ SCRIPTS: list[tuple[str, str, Overlap]] = [
     ("clamps", "layers", "backward"),
     ("clamps_data", "layers", "backward"),
     ("clamps_data", "layers", "forward"),
+    ("clamps_after_compiling", "layers", "backward"),
+    ("clamps_in_forward", "layers", "backward"),
+    ("clamps_in_forward", "layers", "forward"),
     ("clips_some_steps", "clipped", "backward"),
     ("zeroes_after_backward", "layers", "backward"),
     ("averages_at_once", "everything", "forward"),
@@ -88,10 +91,14 @@ def serve() -> Iterator[Callable[[Path, list[str]], None]]:
 def test_a_script_comes_out_as_under_ddp(make_ranks: Callable[[str], Any], serve: Callable[..., None]) -> None:
     ranks = make_ranks("one node")
     bundles = [write(ranks.folder, task, overlap) for _, task, overlap in SCRIPTS]
-    serve(ranks.folder, bundles)
+    last = write(ranks.folder, "layers", "backward")
+    serve(ranks.folder, [*bundles, last])
     cases = [
         ("expectation_cases:compared", {"script": script, "task": task, "bundle": bundle})
         for (script, task, _), bundle in zip(SCRIPTS, bundles, strict=True)
     ]
-    for answers in ranks.run(cases, limit_seconds=100):
-        assert dict(zip(SCRIPTS, answers, strict=False)) == dict.fromkeys(SCRIPTS, "")
+    cases.append(("expectation_cases:changes_within_a_step", {"bundle": last}))
+    refusals = ["OperationError: 0.weight was changed after the first gradient of this step had come", ""]
+    for (*answers, refused), refusal in zip(ranks.run(cases, limit_seconds=100), refusals, strict=True):
+        assert dict(zip(SCRIPTS, answers, strict=True)) == dict.fromkeys(SCRIPTS, "")
+        assert refused.startswith(refusal)

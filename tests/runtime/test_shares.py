@@ -33,7 +33,8 @@ def test_shares_train_as_one_process_does(make_ranks: Callable[[str], Any]) -> N
         bundle = ranks.divided_bundle(preset, task, shares)
         cases.append(("share_cases:shared", {"name": task, "bundle": bundle, "shares": shares}))
     small = {"name": "small", "bundle": ranks.divided_bundle("ddp", "small", OF_TWELVE), "shares": OF_TWELVE}
-    cases += [("share_cases:reweighed", small), ("share_cases:refused", small)]
+    weightless = {"bundle": ranks.bundle("ddp", "tokens")}
+    cases += [("share_cases:weightless", weightless), ("share_cases:reweighed", small), ("share_cases:refused", small)]
     for answers in ranks.run(cases):
         assert answers[:-1] == [""] * (len(cases) - 1)
         assert "the bundle gives it" in answers[-1]["another batch"]

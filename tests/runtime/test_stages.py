@@ -23,6 +23,8 @@ ON_TWO: list[Division] = [
     ("tied_text", (0, 3, 8), ((0,), (1,), (0,)), 4, "zero_bubble"),
     ("clipped_text", (0, 3, 8), ((0,), (1,), (0,)), 4, "1f1b"),
     ("sparse_tables", (0, 3), ((1,), (0,)), 4, "1f1b"),
+    ("clipped_tables", (0, 2, 3), ((0,), (1,), (0,)), 4, "1f1b"),
+    ("partly_updated", (0, 2), ((0,), (1,)), 2, "gpipe"),
 ]
 MORE_ON_TWO: list[Division] = [
     ("convolutions", (0, 1), ((1,), (0,)), 8, "gpipe"),
@@ -89,18 +91,22 @@ def test_two_ranks_train_as_one_process_does(make_ranks: Callable[[str], Any]) -
         ("stage_cases:own_batches", skips),
         ("stage_cases:begun", hooked),
         ("stage_cases:hooked_later", skips),
+        ("stage_cases:evaluated_later", skips),
+        ("stage_cases:forks", skips),
         ("stage_cases:first_step", normalised),
         ("stage_cases:own_batches_later", skips),
         ("stage_cases:own_batches_later", {"name": "tables", "bundle": ranks.undivided_bundle("ddp", "tables")}),
     ]
     for answers in ranks.run(cases):
         assert answers[: len(ON_TWO)] == [""] * len(ON_TWO)
-        refused, own, begun, afterwards, first, *later = answers[len(ON_TWO) :]
+        refused, own, begun, afterwards, evaluated, forked, first, *later = answers[len(ON_TWO) :]
         assert "autosync.trainer(task, bundle)" in refused["parallelize"]
         assert "a step trains on the global batch of 8" in refused["part"]
         assert "each rank gives step() the whole global batch" in own
         assert "last.weight has a hook on its gradient" in begun
         assert "has a hook on its gradient" in afterwards
+        assert "training of the model is False, and was True in the first step" in evaluated
+        assert forked == ""
         assert "BatchNorm" in first
         for told in later:
             assert "rank 1 trained this step on another batch than rank 0" in told

@@ -10,12 +10,15 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from autosync.errors import OperationError
 from autosync.plan.lowering import lower
 from autosync.plan.types import Plan
 from autosync.runtime.stock.buckets import StockBuckets, stock_buckets, why_not_stock
+from autosync.runtime.stock.reducer import StockReducer
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec, Variable
 from autosync.strategy.codecs import Cast
@@ -80,6 +83,17 @@ def test_slices_between_variables_are_buckets() -> None:
     found = stock_buckets(plan_of(dense("a", "b", slice_bytes=1024), model=model))
     assert found is not None
     assert found.buckets == ((1,), (0,))
+
+
+def test_a_failed_pass_stays_one_when_a_later_pass_fails_before_its_gradients() -> None:
+    reducer: Any = Mock(_is_prepared=True, _has_heard=True, _has_failed=False)
+    reducer._missing.return_value = []
+    for has_heard in (True, False):
+        reducer._has_heard = has_heard
+        StockReducer._backward_fails(reducer, ValueError("the script's own error"))
+    assert reducer._has_failed is True
+    with pytest.raises(OperationError, match="a backward pass has ended with an error"):
+        StockReducer.check(reducer)
 
 
 def _two_dtypes(*sizes: tuple[int, str]) -> ModelSpec:

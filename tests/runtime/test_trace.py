@@ -1,5 +1,6 @@
 """A timeline is a Chrome trace that opens whole, and after a crash too."""
 
+import copy
 import json
 import time
 from pathlib import Path
@@ -69,6 +70,18 @@ def test_training_is_spans_of_forward_backward_and_optimizer(tmp_path: Path) -> 
     spans = [(e["name"], e["args"]) for e in _events(tmp_path / "t.json") if e["ph"] == "X"]
     steps = [(name, {"iteration": number}) for number in range(2) for name in ("forward", "backward", "optimizer")]
     assert spans == [*steps, ("forward", {"iteration": 2})]
+
+
+def test_a_model_is_saved_and_copied_without_its_timeline(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    compute = ComputeSpan(Trace(tmp_path / "t.json", rank=0, host="here"), model, optimizer)
+    torch.save(model, tmp_path / "model.pt")
+    for copied in (copy.deepcopy(model), torch.load(tmp_path / "model.pt", weights_only=False)):
+        copied(torch.ones(1, 3)).sum().backward()
+    copy.deepcopy(optimizer).step()
+    compute.close()
+    assert [event for event in _events(tmp_path / "t.json") if event["ph"] == "X"] == []
 
 
 def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

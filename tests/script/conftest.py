@@ -81,10 +81,12 @@ class Ranks:
         bundles = [script_tasks.write_bundle(self.folder, script, way, **model) for way in ways]
         return self._outcome(script, f"{script}-turns", arguments, bundles, steps_a_turn=steps_a_turn)
 
-    def run_by_winner(self, script: str, way: str, *, num_tuned: int, **model: Any) -> Outcome:
-        """Run a script by stock DDP for some steps, and then to its end by a strategy."""
-        bundle = script_tasks.write_bundle(self.folder, script, way, **model)
-        return self._outcome(script, f"{script}-winner", (), [bundle], num_tuned=num_tuned)
+    def run_by_winner(
+        self, script: str, way: str, *, num_tuned: int, is_over: bool = True, arguments: Sequence[str] = ()
+    ) -> Outcome:
+        """Run a script by stock DDP for some steps, and then to its end by a strategy; with `is_over`, it has won."""
+        bundle = script_tasks.write_bundle(self.folder, script, way)
+        return self._outcome(script, f"{script}-winner", arguments, [bundle], num_tuned=num_tuned, is_over=int(is_over))
 
     def observe(self, script: str, num_steps: int) -> tuple[Outcome, list[dict[str, Any]]]:
         """Run a script under stock DDP; return also what each rank saw of its first steps."""
@@ -104,6 +106,7 @@ class Ranks:
             "steps_a_turn": 0,
             "num_observed": 0,
             "num_tuned": 0,
+            "is_over": 1,
             **numbers,
         }
         codes = self._codes_of(run)

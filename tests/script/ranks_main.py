@@ -3,8 +3,8 @@
 Each input line is a run: `script`, `arguments`, `bundles` (none: the script runs as `python` runs it, under stock DDP),
 `folder`, `key`, `steps_a_turn` (not 0: stock DDP and the bundles take turns of so many steps) and `num_observed` (not
 0: so many steps are observed, and what was seen goes to `KEY-RANK.json`) and `num_tuned` (not 0: stock DDP trains so
-many steps, and the bundle then goes on as the winner of a tuning). The output of a rank goes to `KEY-RANK.log`
-in the folder. The answer is a line of exit codes.
+many steps, and the bundle then goes on: as the winner of a tuning, or on trial if `is_over` is 0). The output of a rank
+goes to `KEY-RANK.log` in the folder. The answer is a line of exit codes.
 """
 
 import atexit
@@ -84,16 +84,17 @@ class Turns:
 
 
 class Winner:
-    """Stock DDP trains some steps, and then a bundle, to the end of the script."""
+    """Stock DDP trains some steps, and then a bundle, to the end of the script; with `is_over`, tuning is over then."""
 
-    def __init__(self, bundle: Bundle, num_tuned: int) -> None:
+    def __init__(self, bundle: Bundle, num_tuned: int, *, is_over: bool) -> None:
         self._bundle = bundle
         self._num_tuned = num_tuned
+        self._is_over = is_over
         self.told: list[str] = []
 
     def step_begins(self, door: SwitchingDoor) -> None:
         if len(door.meter.steps) == self._num_tuned:
-            door.is_tuned = True
+            door.is_tuned = self._is_over
             door.train_by(self._bundle)
         if door.refusal is not None:
             self.told.append(str(door.refusal))
@@ -124,7 +125,7 @@ def _observe(arguments: list[str], run: dict[str, Any], rank: int) -> int:
 
 
 def _train_by_winner(arguments: list[str], run: dict[str, Any]) -> int:
-    winner = Winner(load_bundle(run["bundles"][0]), run["num_tuned"])
+    winner = Winner(load_bundle(run["bundles"][0]), run["num_tuned"], is_over=bool(run["is_over"]))
     with SwitchingDoor(winner).open():
         MainProgram(arguments).run()
     sys.stdout.write(f"{winner.told}\n")

@@ -69,7 +69,7 @@ def _module(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     # A script that runs without asking for its name would train here.
     source = (SCRIPTS / f"{name}.py").read_text().removesuffix("\nmain()\n")
-    exec(compile(source, str(spec.origin), "exec"), module.__dict__)
+    exec(compile(source, str(spec.origin), "exec", dont_inherit=True), module.__dict__)
     return module
 
 

@@ -48,7 +48,7 @@ def _observed_inside(num_losses: int) -> ScriptFacts:
             loss.backward()
         seen.update_begins(optimizer, [])
         optimizer.step()
-        seen.update_ends()
+        seen.update_ends(optimizer)
         seen.forward_ends(torch.zeros(()))
         seen.step_ends()
     seen.end()

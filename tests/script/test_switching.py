@@ -19,7 +19,7 @@ WAYS = ("bytescheduler", "servers", "ddp", "byteps")
         ("closures", {"clip_norm": 1.0}, 1e-9),
         ("mixed_precision", {"loss_scaling": True}, 1e-3),
         ("sparse", {}, 1e-9),
-        pytest.param("unused", {}, 1e-9, marks=pytest.mark.slow),
+        ("unused", {}, 1e-9),
         ("phases", {}, 1e-9),
         pytest.param("compiled", {}, 1e-9, marks=pytest.mark.slow),
     ],
@@ -44,8 +44,26 @@ def test_what_a_winner_does_not_fit_goes_on_under_stock_ddp(ranks: Any, compare:
         compare(saved, expected, "freezes", 1e-9)
 
 
-def test_a_second_model_is_refused(ranks: Any) -> None:
-    found = ranks.run_in_turns("gan", ["ddp"], steps_a_turn=1)
+def test_what_a_strategy_on_trial_does_not_fit_goes_on_under_stock_ddp(ranks: Any, compare: Any) -> None:
+    stock = ranks.stock("freezes")
+    found = ranks.run_by_winner("freezes", "bytescheduler", num_tuned=2, is_over=False, arguments=("alone",))
+    assert found.codes == (0, 0), found.logs
+    assert all("wrapped its model anew, and the strategy does not fit it" in log for log in found.logs), found.logs
+    for expected, saved in zip(stock.saved, found.saved, strict=True):
+        compare(saved["model"], expected["model"], "freezes", 1e-9)
+
+
+def test_a_copy_that_is_not_trained_is_as_under_stock_ddp(ranks: Any, compare: Any) -> None:
+    stock = ranks.run("does", None, key="averages-stock", arguments=("averages",))
+    found = ranks.run_in_turns("does", ["bytescheduler"], steps_a_turn=1, arguments=("averages",))
+    assert stock.codes == found.codes == (0, 0), found.logs
+    for expected, saved in zip(stock.saved, found.saved, strict=True):
+        compare(saved, expected, "averages", 1e-9)
+
+
+@pytest.mark.parametrize(("script", "arguments"), [("gan", ()), ("does", ("copies",))])
+def test_a_second_model_is_refused(ranks: Any, script: str, arguments: tuple[str, ...]) -> None:
+    found = ranks.run_in_turns(script, ["ddp"], steps_a_turn=1, arguments=arguments)
     assert found.codes == (1, 1), found.logs
     assert all("wraps a second model in DistributedDataParallel" in log for log in found.logs), found.logs
 

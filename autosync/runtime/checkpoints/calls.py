@@ -60,7 +60,7 @@ def save(model: torch.nn.Module, path: Path | str) -> None:
     try:
         facts = meeting.together(write)
         texts = meeting.gather(json.dumps(dataclasses.asdict(facts)).encode())
-        meeting.together(lambda: _commit(target, training, step, version, texts) if training.rank == 0 else None)
+        meeting.together(lambda: _commit(target, session, version, texts) if training.rank == 0 else None)
     except OperationError:
         if training.rank == 0:
             folder.drop(target, version)
@@ -68,7 +68,7 @@ def save(model: torch.nn.Module, path: Path | str) -> None:
 
 
 def load(model: torch.nn.Module, path: Path | str) -> int:
-    """Resume from a checkpoint of `autosync.save`, and return the number of steps that were made before it.
+    """Resume from a checkpoint of `autosync.save`, and return the number of optimizer steps that were made before it.
 
     All workers call it after `parallelize` and before any step, with the same path. The `state_dict` that was saved
     with the checkpoint must have been loaded into the model before:
@@ -98,7 +98,7 @@ def load(model: torch.nn.Module, path: Path | str) -> int:
             return loading.prepare(training, collected, saved)
 
         session.go_on_from(meeting.together(prepare))
-    return saved.step
+    return saved.num_steps
 
 
 def consolidate(model: torch.nn.Module, *, to: int | None = None) -> None:
@@ -143,7 +143,8 @@ def _meet(session: Synchronisation, what: str) -> tuple[Meeting, Training, int]:
     return meeting, training, session.step
 
 
-def _commit(path: Path, training: Training, step: int, version: str, texts: list[bytes]) -> None:
+def _commit(path: Path, session: Synchronisation, version: str, texts: list[bytes]) -> None:
+    training = session.training
     bundle = training.bundle
     saved = Saved(
         autosync=__version__,
@@ -153,7 +154,8 @@ def _commit(path: Path, training: Training, step: int, version: str, texts: list
         strategy_id=bundle.strategy_id,
         plan_id=bundle.plan_id,
         num_workers=training.plan.num_workers,
-        step=step,
+        step=session.step,
+        optimizer_steps=session.num_steps,
         optimizer=workers.class_name(training.optimizer),
         kept=natures(training.plan),
         parameters=workers.hashes(training),

@@ -19,6 +19,7 @@ import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from autosync import documents, jsonio
 from autosync.disk_errors import naming_file, open_input
@@ -47,8 +48,9 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """The description of a checkpoint. `step` counts the steps made, `kept` describes the state of each variable.
+    """The description of a checkpoint. `kept` describes the state of each variable.
 
+    `step` counts synchronised steps, `optimizer_steps` those of the optimizer, which older versions did not count.
     `parameters` are hashes of the first worker's parameter values, which are saved elsewhere but belong to the
     checkpoint.
     """
@@ -68,19 +70,32 @@ class Saved:
     parameters: dict[str, str]
     folder: str
     files: list[FileFacts]
+    optimizer_steps: int | None = None
     checksum: str = ""
 
     def __post_init__(self) -> None:
-        if self.num_workers < 1 or self.step < 0:
+        if self.num_workers < 1 or min(self.step, self.num_steps) < 0:
             raise ValueError(f"{self.num_workers} workers at step {self.step} (1 or more, 0 or more)")
         if not _VERSION_FOLDER.fullmatch(self.folder):
             raise ValueError(f"folder {self.folder!r} is no name that autosync gives (000001-0123abcd)")
         if [file.name for file in self.files] != [file_name(rank) for rank in range(self.num_workers)]:
             raise ValueError(f"the files are not those of {self.num_workers} workers ({file_name(0)} and so on)")
 
+    @property
+    def num_steps(self) -> int:
+        """The number of optimizer steps that were made."""
+        return self.step if self.optimizer_steps is None else self.optimizer_steps
+
+    def content(self) -> dict[str, Any]:
+        """Return the fields as they stand in the document."""
+        fields = dataclasses.asdict(self)
+        if self.optimizer_steps is None:
+            del fields["optimizer_steps"]
+        return fields
+
     def own_checksum(self) -> str:
         """Return the value that `checksum` has if nothing was changed."""
-        fields = dataclasses.asdict(self)
+        fields = self.content()
         del fields["checksum"]
         return jsonio.content_hash(fields, length=64)
 
@@ -136,7 +151,7 @@ def commit(path: Path, saved: Saved) -> None:
     document = dataclasses.replace(saved, checksum=saved.own_checksum())
     schema = {"schema": f"autosync.{KIND}/{VERSION}"}
     with naming_file(path / DOCUMENT):
-        jsonio.write_json(path / DOCUMENT, schema | dataclasses.asdict(document))
+        jsonio.write_json(path / DOCUMENT, schema | document.content())
     _sync_folder(path)
     for entry in path.iterdir():
         if _VERSION_FOLDER.fullmatch(entry.name) and entry.name != saved.folder:

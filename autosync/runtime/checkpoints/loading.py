@@ -52,11 +52,13 @@ def refuse_what_does_not_fit(training: Training, saved: Saved) -> None:
 class Loading:
     """All state from which a worker resumes. It is read, but not yet installed.
 
+    `step` counts synchronised steps, `num_steps` those of the optimizer.
     `values` are pairs of a target tensor and its new values; `masters` are the values of the parameter copies that
     servers keep for themselves.
     """
 
     step: int
+    num_steps: int
     optimizer: dict[str, Any]
     values: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     rows: dict[Path, Rows | None] = field(default_factory=dict)
@@ -65,7 +67,7 @@ class Loading:
 
 def prepare(training: Training, collected: Collected, saved: Saved) -> Loading:
     """Read all state that a worker needs; refuse a checkpoint that lacks some of it, before anything has changed."""
-    loading = Loading(step=saved.step, optimizer=_optimizer_state(training, collected))
+    loading = Loading(step=saved.step, num_steps=saved.num_steps, optimizer=_optimizer_state(training, collected))
     num_ranks = training.plan.num_workers
     for name, parameter in training.parameters.items():
         if collected.has(OWN_PARAMETER, name):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from autosync.errors import OperationError
 from autosync.runtime.engine.rank_script import Script
 
 
@@ -122,6 +123,11 @@ class Iterations:
         return any(iteration.num_left) or is_recent or iteration.number >= first_reached
 
     def _count_down(self, iteration: Iteration, item: int) -> None:
+        if iteration.unmet[item] == 0:
+            raise OperationError(
+                f"a gradient or a call of step {iteration.number} was reported twice, and what waited for it has begun "
+                "(end all ranks and start again from a checkpoint)"
+            )
         iteration.unmet[item] -= 1
         if iteration.unmet[item] == 0:
             self._release(iteration, item)

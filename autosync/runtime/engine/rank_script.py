@@ -83,10 +83,10 @@ def script_of(
         if is_users:
             instant.add(item)
             writer.await_users_update(item)
-        if isinstance(operation, Transfer) and not writer.num_waits[item] and not plan.stages:
+        if isinstance(operation, Transfer) and not writer.num_waits[item]:
             # The transfer waits for nothing in this iteration; an example is the sum of a norm to which the rank adds
             # nothing. But other members may wait long before they begin, and this time must not count as the
-            # transfer's. (With stages, the rank may have no gradient that it could wait for.)
+            # transfer's.
             writer.await_gradient(item, _first_gradient(plan, operation.message))
     gates: dict[tuple[GateKind, int], int] = {}
     for gate in plan.gates:

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from autosync.errors import OperationError
+from autosync.runtime.session.hooks import Hook
 from autosync.specs.cluster import ClusterSpec
 
 Kind: TypeAlias = Literal["compute", "wait", "transfer", "local"]
@@ -128,10 +129,10 @@ class ComputeSpan:
         self._start_ns: dict[str, int] = {}
         self._iteration = 0
         self._hooks: list[Any] = [
-            model.register_forward_pre_hook(lambda *_: self._begin("forward"), prepend=True),
-            model.register_forward_hook(lambda *_: self._forward_ends()),
-            optimizer.register_step_pre_hook(lambda *_: self._begin("optimizer")),
-            optimizer.register_step_post_hook(lambda *_: self._step_ends()),
+            model.register_forward_pre_hook(Hook(lambda *_: self._begin("forward")), prepend=True),
+            model.register_forward_hook(Hook(lambda *_: self._forward_ends())),
+            optimizer.register_step_pre_hook(Hook(lambda *_: self._begin("optimizer"))),
+            optimizer.register_step_post_hook(Hook(lambda *_: self._step_ends())),
         ]
 
     def _begin(self, name: str) -> None:

@@ -21,6 +21,7 @@ from autosync.errors import OperationError
 from autosync.plan.types import Plan
 from autosync.runtime.memory.regions import Memory
 from autosync.runtime.memory.unused_variables import NOTHING
+from autosync.runtime.session.hooks import Hook
 from autosync.strategy.parts import Part
 
 _NUM_CHECKED_ROWS = 16
@@ -152,12 +153,12 @@ class Factors:
             weight = self._memory.parameter(name)
             owners = [m for m in model.modules() if any(p is weight for p in m.parameters(recurse=False))]
             if len(owners) == 1 and isinstance(owners[0], KnowsFactors):
-                self._hooks.append(owners[0].register_factors_hook(functools.partial(self._backward, name)))
+                self._hooks.append(owners[0].register_factors_hook(Hook(functools.partial(self._backward, name))))
                 continue
             if len(owners) != 1 or not isinstance(owners[0], torch.nn.Linear) or owners[0].weight is not weight:
                 kinds = " and a ".join(type(owner).__name__ for owner in owners)
                 raise OperationError(f"{name} belongs to a {kinds}, not to one Linear layer {_INSTEAD}")
-            hook = functools.partial(self._forward, name)
+            hook = Hook(functools.partial(self._forward, name))
             self._hooks.append(owners[0].register_forward_hook(hook, with_kwargs=True))
 
     def close(self) -> None:

@@ -35,6 +35,7 @@ from autosync.runtime.serving.invitations import (
     servers_of,
     updates_at,
 )
+from autosync.runtime.serving.known_parameters import KnownParameters
 from autosync.runtime.serving.sealed_letters import Letters, shared_secret
 from autosync.runtime.session.agreement import facts_of_rank, hear_verdict, verdict_on
 from autosync.runtime.session.hooks import when_loaded
@@ -55,7 +56,6 @@ def admit_servers(
     rank: int,
     plan: Plan,
     bundle: Bundle,
-    optimizer: torch.optim.Optimizer,
     settings: Settings,
 ) -> Mapping[int, bool]:
     """Have a plan's servers join; on the first worker, return for each whether it has the initial values already.
@@ -74,8 +74,6 @@ def admit_servers(
         secret, number = shared_secret(), draw_number()
         letters = Letters(store, secret, "session", session, number)
         try:
-            # Find every objection before a server is taken.
-            optimizer_of(plan, servers, optimizer, {})
             for server, node in nodes.items():
                 invitation = Invitation(
                     session=session, rank=server, checks=settings.checks, trace=trace, number=number
@@ -90,6 +88,13 @@ def admit_servers(
         store.set("servers/verdict", verdict)
     hear_verdict(store, "servers/verdict", patience=2 * len(servers) * patience + _MARGIN)
     return found
+
+
+def refuse_unsendable(plan: Plan, optimizer: torch.optim.Optimizer) -> None:
+    """Refuse an optimizer that a server of the plan is to run and that cannot be sent to it as data."""
+    facts = optimizer_of(plan, servers_of(plan), optimizer, {})
+    if facts is not None:
+        facts.to_json()
 
 
 def optimizer_of(
@@ -143,16 +148,26 @@ class Servers:
         self._optimizer = optimizer
         self._parameters = dict(model.named_parameters())
         updated = {name for server in self._updating for name in served_variables(plan, server)}
-        self._served = frozenset(updated)
+        self._known = KnownParameters({name: one for name, one in self._parameters.items() if name in updated})
         self._reloaded: set[str] = set()
         # A state that exists already is from earlier steps or was loaded, and the servers do not know it.
         self._has_new_state = bool(optimizer.state)
         self._hooks = when_loaded(model, updated, self._reloaded.add)
         self._hooks.append(optimizer.register_load_state_dict_post_hook(self._optimizer_loaded))
 
-    def reload(self, names: Iterable[str]) -> None:
-        """Note that the script may have changed these parameters, which servers then take before the next step."""
-        self._reloaded.update(self._served.intersection(names))
+    def parameters_came(self, names: Iterable[str]) -> None:
+        """Note that these parameters have the values that servers have given them."""
+        self._known.note(names)
+
+    def refuse_changes(self) -> None:
+        """Refuse a step if the script has changed parameters since the servers got them for it."""
+        changed = self._known.changed()
+        if changed:
+            raise OperationError(
+                f"{changed[0]} was changed after the first gradient of this step had come, when the server that "
+                "updates it had taken its value for the step: the change would be lost (change parameters before "
+                "backward, or after the step)"
+            )
 
     @property
     def update(self) -> bool:
@@ -176,6 +191,7 @@ class Servers:
             step = json.dumps(plain_step(self._source.options.of(iteration)))
             if step != self._step:
                 text = self._step = step
+            self._known.forget()
         for server in self._all:
             try:
                 works = say(self._links, server, word, text if server in self._updating else "")
@@ -204,7 +220,8 @@ class Servers:
         self._send(step=step, masters=masters)
 
     def _catch_up(self) -> None:
-        """Send the servers the state that the user has loaded, if any."""
+        """Send the servers what the script has changed or loaded, if anything."""
+        self._reloaded.update(self._known.changed())
         if self._updating and (self._reloaded or self._has_new_state):
             self._send()
 
@@ -224,6 +241,7 @@ class Servers:
                     state.add_optimizer(name, place, parameter.shape, entry)
             self._say(server, "take state", json.dumps({"step": step, "has_optimizer": self._has_new_state}))
             send_content(pack(state), self._links, server)
+            self._known.note(name for name in served if name in self._reloaded or step is not None)
         self._reloaded.clear()
         self._has_new_state = False
 

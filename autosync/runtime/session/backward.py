@@ -18,6 +18,15 @@ from autosync.runtime.session.unchanged_training import Expected
 from autosync.runtime.session.variable_roles import VariableRoles
 from autosync.runtime.varying.varying_use import VaryingUse
 
+_AMONG_GRADIENTS = (
+    "a backward pass has ended with an error when some gradients were on their way already, to which nothing can be "
+    "added (release(model) and parallelize again to go on)"
+)
+_AT_THE_END = (
+    "the end of a backward pass was cut short, by Ctrl-C or an error, when gradients were on their way: other ranks "
+    "may have gone on with them (end all ranks and start again from a checkpoint)"
+)
+
 
 class BackwardSync:
     """Follows the backward passes of a model and synchronises their gradients.
@@ -52,7 +61,6 @@ class BackwardSync:
         self._unchanged = unchanged
         self._compute = compute
         self._use = use
-        self._has_failed = False
         # Whether forward passes since the last backward pass ask for synchronisation; None if there was none.
         self._forward_syncs: bool | None = None
         self._arrivals = Arrivals(variables.parameters, came=self._gradient_came, is_whole=self._is_whole)
@@ -73,6 +81,12 @@ class BackwardSync:
         """The next backward pass is synchronised, whatever `syncs` is."""
         self._passes.train_here()
         self._forward_syncs = True
+
+    def refuse_step(self) -> None:
+        """Refuse an optimizer's step within a backward pass, or after work that was cut short."""
+        if self.are_coming:
+            raise OperationError("optimizer.step() within a backward pass, when its gradients are still on their way")
+        self._step.refuse_unfinished()
 
     def _pass_begins(self) -> None:
         self._seals.lift()
@@ -110,12 +124,9 @@ class BackwardSync:
         self.are_coming = True
 
     def _prepare(self) -> None:
-        if self._has_failed:
-            raise OperationError(
-                "a backward pass has ended with an error when some gradients were on their way already, to which "
-                "nothing can be added (release(model) and parallelize again to go on)"
-            )
+        self._step.refuse_unfinished()
         self._step.prepare()
+        self._step.unrepeatable.begin(_AMONG_GRADIENTS)
         zeros = self._gradients.begin(self._seals.taken_zeros())
         if self._use is not None:
             for name in zeros:
@@ -133,8 +144,6 @@ class BackwardSync:
         self._step.skip()
 
     def _pass_fails(self, _: BaseException) -> None:
-        # Gradients that are on their way cannot be taken back.
-        self._has_failed = self._has_failed or (self.are_coming and not self._seals.are_spoilt)
         self._forward_syncs = None
         self.are_coming = False
         self._seals.restore()
@@ -161,6 +170,7 @@ class BackwardSync:
 
     def _synchronise(self, missing: list[str]) -> None:
         """Finish a synchronised backward pass that brought no gradients for the variables in `missing`."""
+        self._step.unrepeatable.begin(_AT_THE_END)
         if missing:
             self._unchanged.check()
         if self._use is None:
@@ -175,3 +185,4 @@ class BackwardSync:
         self.are_local = False
         if self._step.ends_with_backward:
             self._step.end_with_backward()
+        self._step.unrepeatable.end()

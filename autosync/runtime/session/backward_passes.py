@@ -31,7 +31,7 @@ class Passes:
     `begins` is called before every such pass of the thread that trains the model, whichever model the pass is for, and
     `ends` after it. That thread is the one that made this object, or the last one that called `train_here`. A pass is
     this model's from its first `gradient_came` on; `ends` is told whether it is. After an error, `fails` is called
-    instead of `ends`.
+    instead of `ends`; if `ends` itself fails, `fails` is called for this model and those that come after it.
     """
 
     def __init__(self, *, begins: Callable[[], None], ends: Callable[[bool], None], fails: Fails) -> None:
@@ -101,13 +101,15 @@ class _TellingEngine(_EngineBase):  # type: ignore[misc]
                 told.append(one)
                 one.begin(thread)
             result = super().run_backward(*arguments, **options)
+            while told:
+                told[0].end(thread)
+                del told[0]
         except BaseException as error:
+            # Where the end of a pass fails for one model, those after it have no end, and fail too.
             better = next(filter(None, [one.end(thread, error) for one in told]), None)
             if better is not None:
                 raise better from error
             raise
-        for one in told:
-            one.end(thread)
         return result
 
 

@@ -6,6 +6,8 @@ The objects that `EngineStep` holds watch what the script does to parameters and
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from autosync.plan.types import Plan
@@ -20,9 +22,15 @@ from autosync.runtime.session.optimizer_guard import Owned
 from autosync.runtime.session.optimizer_steps import Turns
 from autosync.runtime.session.pending_parameters import Awaited
 from autosync.runtime.session.sealed_gradients import Seals
+from autosync.runtime.session.unrepeatable import Unrepeatable
 from autosync.runtime.session.variable_roles import VariableRoles
 from autosync.runtime.session.whole_gradients import WholeGradients
 from autosync.strategy.bundle import Bundle
+
+_IN_THE_STEP = (
+    "optimizer.step() was cut short, by Ctrl-C or an error, when updates were on their way: this rank may have only "
+    "some of them (end all ranks and start again from a checkpoint)"
+)
 
 
 class EngineStep:
@@ -50,13 +58,13 @@ class EngineStep:
         self._engine = engine
         self._norms = norm_operations(plan)
         self._overlaps_forward = plan.overlap == "forward"
-        # Servers that update must know what the script may have changed since the last step.
+        # Those that update: they must know what the script changes.
         self._servers = servers if servers is not None and servers.update else None
-        self._touched: set[str] = set()
         self._shared: frozenset[int] = frozenset()
         self.ends_with_backward = not variables.engine and not follows_users_updates(plan)
         self.is_synchronised = False
         self.are_thrown_away = False
+        self.unrepeatable = Unrepeatable()
         self.reloaded: set[str] = set()
         self.kept_apart = variables_kept_apart(plan, engine_updates(plan).operations)
         self.declared = Declared(
@@ -76,22 +84,31 @@ class EngineStep:
 
     def _make_pending(self, model: torch.nn.Module) -> Awaited | None:
         """Make the object that watches parameters between the step and their next use, if that is needed."""
-        if not self._overlaps_forward and self._servers is None:
+        if not self._overlaps_forward:
             return None
         names = list(self._variables.parameters)
         return Awaited(
             model,
             self._variables.parameters,
-            self._wait_before_use if self._overlaps_forward else lambda _: None,
+            self._wait_before_use,
             holders=self._execution.holders(),
-            hear=(lambda number: self._touched.add(names[number])) if self._servers is not None else None,
-            is_finished=not self._overlaps_forward,
+            came=lambda number: self._parameters_came((names[number],)),
         )
 
     def _wait_before_use(self, variable: int) -> None:
         self._engine.wait("before_use", variable)
 
+    def _parameters_came(self, names: Iterable[str]) -> None:
+        """Note that these parameters have the values of the last step."""
+        if self._servers is not None:
+            self._servers.parameters_came(names)
+
     # Before a step.
+
+    def refuse_unfinished(self) -> None:
+        """Refuse to go on if the engine has failed, or work was cut short that cannot be done twice."""
+        self._engine.raise_failure()
+        self.unrepeatable.refuse()
 
     def drain(self) -> None:
         """Wait for all updates under way: from then on parameters have the values of the last step.
@@ -99,6 +116,11 @@ class EngineStep:
         With staleness, they have the values that the next step uses.
         """
         self._engine.wait_done(iterations_back=1)
+
+    def restart(self) -> None:
+        """Forget the last step: training goes on from a checkpoint, and iteration numbers will be used again."""
+        self.reloaded.clear()
+        self._whole.forget()
 
     def follow_reloaded(self) -> None:
         """Have the engine continue from parameters that the script has loaded."""
@@ -115,9 +137,6 @@ class EngineStep:
         self._engine.wait_due(iterations_back=1)
         if self.pending is not None:
             self.pending.settle()
-        if self._servers is not None and self._touched:
-            self._servers.reload(self._touched)
-            self._touched.clear()
 
     def gradients_are_there(self) -> None:
         """Note that backward has returned; its gradients are synchronised or on their way."""
@@ -130,6 +149,9 @@ class EngineStep:
 
     def call(self, *, is_skipped: bool = False) -> None:
         """Start the engine's step when all optimizers have stepped; it updates unless `is_skipped`."""
+        self.refuse_unfinished()
+        if self._servers is not None:
+            self._servers.refuse_changes()
         self.guard.step_begins()
         self._whole.end()
         if self.pending is not None:
@@ -140,6 +162,8 @@ class EngineStep:
         if not scale.is_skipped:
             # As always, a graph from before the step then refuses to go backward with changed parameters.
             torch.autograd.graph.increment_version(self._variables.engine.values())
+        # What is reported from here on cannot be taken back. The work ends with `end`.
+        self.unrepeatable.begin(_IN_THE_STEP)
         self._engine.step_called()
 
     def end(self) -> None:
@@ -152,8 +176,10 @@ class EngineStep:
         else:
             self._engine.wait("step_returns")
             self._next_iteration()
+            self._parameters_came(self._variables.parameters)
         if self.pending is not None:
             self.pending.begin(self._shared)
+        self.unrepeatable.end()
 
     def skip(self) -> None:
         """Make a step without an update, on all ranks."""

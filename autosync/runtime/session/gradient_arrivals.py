@@ -6,8 +6,8 @@ gradient is synchronised too.
 
 A gradient can come several times in one backward pass: a layer under two reentrant checkpoints gets a part of it in
 each inner pass. So the first pass reports nothing before its end, and counts how often each gradient came; later passes
-report a gradient when it has come as often. A gradient that came less often, or not at all in the last pass, is
-reported at the end, which is always right.
+report a gradient when it has come as often as in any pass before. A gradient that comes less often is reported at the
+end, which is always right.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class Arrivals:
         for name in self._times:
             if name not in self._told:
                 self._is_whole(name)
-        self._usual.update(self._times)
+        for name, times in self._times.items():
+            self._usual[name] = max(times, self._usual.get(name, 0))
         return [name for name in self._nodes if name not in self._times]
 
     def _hook(self, name: str) -> Any:

@@ -68,9 +68,8 @@ def pass_this_thread() -> None:
 class Awaited:
     """Makes accesses to a model's parameters wait, from `begin` until each parameter is updated.
 
-    `holders` counts the engine's own tensors that share a variable's memory. `hear` is called with each variable that
-    something other than a module's call may have changed. With `is_finished`, updates are finished when `begin` is
-    called, and accesses are only reported until the model is called.
+    `holders` counts the engine's own tensors that share a variable's memory. `came` is called with each variable
+    that is updated, before the script gets it.
     """
 
     def __init__(
@@ -80,13 +79,11 @@ class Awaited:
         wait: Wait,
         *,
         holders: Mapping[str, int],
-        hear: Callable[[int], None] | None = None,
-        is_finished: bool = False,
+        came: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._parameters = list(variables.values())
         self._wait = wait
-        self._hear = hear
-        self._is_finished = is_finished
+        self._came = came
         self._holders = [_num_own_holders() + holders.get(name, 0) for name in variables]
         self._memory = [parameter.untyped_storage().data_ptr() for parameter in self._parameters]
         self._lock = threading.RLock()
@@ -134,23 +131,15 @@ class Awaited:
     def begin(self, shared: Collection[int] = ()) -> None:
         """Start to watch parameters when the step is called; wait at once for the variables in `shared`."""
         self._hear_of_compiling()
-        if self._hear is not None:
-            for number in shared:
-                self._hear(number)
         if self._is_compiled:
             shared = range(len(self._parameters))
         for number, parameter in enumerate(self._parameters):
             if number in shared or number in self._scripted:
                 self._wait(number)
+                self._came(number)
             else:
                 _PENDING[id(parameter)] = (self, number)
                 parameter.__class__ = _awaited_class(type(parameter))
-
-    def access(self, number: int) -> None:
-        """Wait for a variable that the script is about to read or change, and report it to `hear`."""
-        if self._hear is not None:
-            self._hear(number)
-        self.settle((number,))
 
     def settle(self, numbers: Iterable[int] | None = None) -> None:
         """Wait for variables, by default for all."""
@@ -161,9 +150,10 @@ class Awaited:
                     if id(parameter) in _PENDING:
                         self._wait(number)
                         _give_back(parameter)
+                        self._came(number)
 
     def _enter(self, owned: tuple[int, ...], is_model: bool, module: nn.Module, _: Any) -> None:  # noqa: FBT001 - bound in advance
-        self.settle(None if is_model and (self._is_finished or not module.training) else owned)
+        self.settle(None if is_model and not module.training else owned)
 
     def _enter_compiled(self, enter: Callable[..., None], *arguments: Any) -> None:
         self._is_compiled = True
@@ -249,7 +239,7 @@ def _settle_among(values: Iterable[Any]) -> bool:
             pending = _PENDING.get(id(value))
             if pending is not None:
                 one, number = pending
-                one.access(number)
+                one.settle((number,))
                 found = True
         elif isinstance(value, list | tuple | set | frozenset):
             found |= _settle_among(value)
@@ -264,7 +254,7 @@ def _settle_tensor(tensor: torch.Tensor) -> None:
 
 def _settle_all() -> None:
     for one, number in list(_PENDING.values()):
-        one.access(number)
+        one.settle((number,))
 
 
 @functools.cache

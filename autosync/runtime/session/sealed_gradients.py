@@ -10,13 +10,14 @@ gradients, clipping and loss scaling, without a wait for every gradient: see `cl
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from autosync.errors import OperationError
 from autosync.runtime.session.clipping_and_scaling import Declared
+from autosync.runtime.session.torch_calls import flat, gives_itself, only_lays_out, order_of_norm, plainly, replaced
 from autosync.runtime.session.whole_gradients import WholeGradients
 
 _DROPPED_BY = frozenset({"zero_", "_foreach_zero_"})
@@ -41,19 +42,19 @@ class SealedGradient(torch.Tensor):
     def __torch_function__(cls, function: Any, _: Any, arguments: Any = (), options: Any = None) -> Any:
         """Allow reads of properties, dropping, and what the task declares; refuse every other use of the gradient."""
         name = getattr(function, "__name__", "")
-        if _gives_itself(function):
+        if gives_itself(function):
             return arguments[0]
         if name == "__get__" or name in _ASKS:
-            found = _plainly(function, arguments, options)
+            found = plainly(function, arguments, options)
             if not isinstance(found, torch.Tensor):
                 return found
-        given = [one for one in _flat(arguments) if isinstance(one, cls)]
-        if name in _CHANGES_NOTHING or _only_lays_out(name, arguments, options):
+        given = [one for one in flat(arguments) if isinstance(one, cls)]
+        if name in _CHANGES_NOTHING or only_lays_out(name, arguments, options):
             return arguments[0]
         if name in _DROPPED_BY:
             for one in given:
                 one.become_zero()
-            rest = [one for one in _flat(arguments) if not isinstance(one, cls)]
+            rest = [one for one in flat(arguments) if not isinstance(one, cls)]
             return function(rest) if rest else None
         if name in _CONVERTS:
             raise OperationError(
@@ -69,7 +70,7 @@ class SealedGradient(torch.Tensor):
             return _as_declared(function, name, given, arguments, options)
         whole = {id(one): one.seals.whole.read(one.variable) for one in _sealed(arguments, options)}
         if whole and name != "__set__" and all(one is not None for one in whole.values()):
-            return function(*_replaced(arguments, whole), **_replaced(options or {}, whole))
+            return function(*replaced(arguments, whole), **replaced(options or {}, whole))
         raise OperationError(
             f"the gradient of {given[0].variable if given else 'a variable'} belongs to the engine until its update, "
             "and this rank does not have the whole of it now (clipping and loss scaling must be declared in the task "
@@ -113,23 +114,28 @@ class SealedNorm(torch.Tensor):
     def __torch_function__(cls, function: Any, _: Any, arguments: Any = (), options: Any = None) -> Any:
         """Allow norms to be stacked, and to have a norm if they cover all gradients; refuse everything else."""
         name = getattr(function, "__name__", "")
-        if name == "to" or _gives_itself(function):
+        if name == "to" or gives_itself(function):
             return arguments[0]
         if name == "__get__":
-            found = _plainly(function, arguments, options)
+            found = plainly(function, arguments, options)
             if not isinstance(found, torch.Tensor):
                 return found
-        given = [one for one in _flat(arguments) if isinstance(one, cls)]
+        given = [one for one in flat(arguments) if isinstance(one, cls)]
         first = given[0].gradients[0]
-        if name == "stack" and len(given) == len(arguments[0]):
+        if name == "stack":
+            if len(given) < len(arguments[0]):
+                raise OperationError(
+                    f"the norm of the gradient of {first.variable} together with that of others, and the task clips "
+                    "the norm of the model's own gradients (clip the other parameters by themselves)"
+                )
             return cls.of([gradient for one in given for gradient in one.gradients], 2.0)
-        if name == _NORM and _order(arguments, options) == 2.0:
+        if name == _NORM and order_of_norm(arguments, options) == 2.0:
             return first.seals.norm(given[0].gradients)
         if all(len(one.gradients) == 1 for one in given):
             whole = {id(one): one.gradients[0].seals.whole.read(one.gradients[0].variable) for one in given}
             norms = {key: None if one is None else torch.linalg.vector_norm(one) for key, one in whole.items()}
             if all(one is not None for one in norms.values()):
-                return function(*_replaced(arguments, norms), **_replaced(options or {}, norms))
+                return function(*replaced(arguments, norms), **replaced(options or {}, norms))
         raise OperationError(
             f"the norm of the gradient of {first.variable} by itself: it is the engine's until its update, and no "
             "rank may hold the whole of it (clip_grad_norm_ gives the norm of all gradients together)"
@@ -295,38 +301,28 @@ class Seals:
                 self._parameters[name].grad = self.zeros[name]
         self._lifted_zeros.clear()
 
-    def clear(self) -> None:
-        """Remove all seals."""
+    def clear(self) -> list[str]:
+        """Remove all seals; return the variables that had one."""
+        found = []
         for name, parameter in self._parameters.items():
             if parameter.grad is self._all[name] or parameter.grad is self.zeros[name]:
                 parameter.grad = None
+                found.append(name)
+        return found
+
+    def leave_zeros(self, names: Iterable[str]) -> None:
+        """Give variables zeros where stock DDP has a gradient, when training has ended and the seals are removed.
+
+        The script has set it to zero, or does so before the next backward pass. If no rank uses the variable then,
+        momentum and decay move it, but only if there is a gradient.
+        """
+        for name in self.whole.were_there(names):
+            self._parameters[name].grad = torch.zeros_like(self._parameters[name], requires_grad=False)
 
 
 def is_there(gradient: torch.Tensor | None) -> bool:
     """Whether a parameter has a gradient that came from a backward pass, not sealed zeros."""
     return gradient is not None and not (isinstance(gradient, SealedGradient) and gradient.is_zero)
-
-
-def _gives_itself(function: Any) -> bool:
-    """Whether a function reads a property that is the same real tensor, without a graph or as its real part."""
-    owner = getattr(function, "__self__", None)
-    return function.__name__ == "__get__" and (owner is torch.Tensor.data or owner is torch.Tensor.real)
-
-
-def _only_lays_out(name: str, arguments: Any, options: Any) -> bool:
-    """Whether a function only gives a model another memory layout, which leaves sealed gradients as they are."""
-    if name == "__set__":
-        return len(arguments) == 2 and arguments[0] is arguments[1]
-    if name == "cpu":
-        return bool(arguments[0].device.type == "cpu")
-    if name != "to":
-        return False
-    dtype, device = arguments[0].dtype, arguments[0].device
-    return not any(
-        (isinstance(one, str | torch.device) and torch.device(one) not in (device, torch.device(device.type)))
-        or (isinstance(one, torch.dtype) and one != dtype)
-        for one in (*arguments[1:], *(options or {}).values())
-    )
 
 
 def _is_declared(name: str, declared: Declared) -> bool:
@@ -338,12 +334,32 @@ def _as_declared(function: Any, name: str, given: Sequence[SealedGradient], argu
     if name == _UNSCALES:
         return _unscale(function, *arguments)
     if name in _MULTIPLIES:
-        seals = given[0].seals
+        return _clip(function, given, arguments)
+    order = order_of_norm(arguments, options)
+    if name == _NORM:
+        return SealedNorm.of(given, order)
+    return [_norm_of(one, order) for one in arguments[0]]
+
+
+def _norm_of(gradient: torch.Tensor, order: float) -> torch.Tensor:
+    if isinstance(gradient, SealedGradient):
+        return SealedNorm.of((gradient,), order)
+    norm: torch.Tensor = torch.linalg.vector_norm(gradient, order)
+    return norm
+
+
+def _clip(function: Any, given: Sequence[SealedGradient], arguments: Any) -> Any:
+    """Note that gradients are multiplied by a coefficient; do so with those among them that are the user's own."""
+    for seals in dict.fromkeys(one.seals for one in given):
+        if not seals.declared.clips:
+            raise OperationError(f"the gradient of {given[0].variable}: one of the tasks does not declare clip_norm")
         seals.declared.clip(float(arguments[1]))
         seals.whole.scale(seals.declared.factor)
-        return arguments[0]
-    norms = [SealedNorm.of((one,), _order(arguments, options)) for one in given]
-    return norms[0] if name == _NORM else norms
+    if not isinstance(arguments[0], SealedGradient):
+        rest = [one for one in arguments[0] if not isinstance(one, SealedGradient)]
+        if rest:
+            function(rest, arguments[1])
+    return arguments[0]
 
 
 def _unscale(function: Any, gradients: Sequence[torch.Tensor], found_inf: torch.Tensor, inverse: torch.Tensor) -> None:
@@ -361,30 +377,4 @@ def _unscale(function: Any, gradients: Sequence[torch.Tensor], found_inf: torch.
 
 
 def _sealed(arguments: Any, options: Any) -> list[SealedGradient]:
-    return [one for one in _flat((*arguments, *(options or {}).values())) if isinstance(one, SealedGradient)]
-
-
-def _replaced(values: Any, by: Mapping[int, torch.Tensor | None]) -> Any:
-    """Return arguments with other tensors in place of some."""
-    if isinstance(values, dict):
-        return {key: _replaced(value, by) for key, value in values.items()}
-    if isinstance(values, list | tuple):
-        return type(values)(_replaced(value, by) for value in values)
-    return by.get(id(values), values)
-
-
-def _order(arguments: Any, options: Any) -> float:
-    return float(arguments[1] if len(arguments) > 1 else (options or {}).get("ord", 2.0))
-
-
-def _plainly(function: Any, arguments: Any, options: Any) -> Any:
-    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - the documented way to define such classes
-        return function(*arguments, **(options or {}))
-
-
-def _flat(values: Any) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, list | tuple):
-            yield from _flat(value)
-        else:
-            yield value
+    return [one for one in flat((*arguments, *(options or {}).values())) if isinstance(one, SealedGradient)]

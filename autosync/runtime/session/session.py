@@ -156,8 +156,13 @@ class Session:
 
     @property
     def step(self) -> int:
-        """The number of steps made, including those before a checkpoint that was loaded."""
+        """The number of synchronised steps, by which ranks agree, including those before a checkpoint."""
         return self._engine.iteration
+
+    @property
+    def num_steps(self) -> int:
+        """The number of optimizer steps made, including those before a checkpoint that was loaded."""
+        return self._calls.num_steps
 
     def weigh(self, weight: float) -> None:
         """Weigh this rank's gradients of the next step by its weight among those of all workers."""
@@ -173,6 +178,8 @@ class Session:
 
     def settle(self, what: str) -> None:
         """Finish everything under way, between two steps; refuse the call `what` while gradients are on their way."""
+        if not self._backward.are_coming:
+            self._step.refuse_unfinished()
         if self._backward.are_coming or (self._step.is_synchronised and not self._step.ends_with_backward):
             raise OperationError(f"{what} between backward and optimizer.step(): gradients are on their way")
         self.drain()
@@ -183,7 +190,8 @@ class Session:
         """Install the state that was read from a checkpoint. No operation may be under way."""
         self._execution.forget_iterations()
         put_in_place(self.training, loading)
-        self._step.reloaded.clear()
+        self._calls.num_steps = loading.num_steps
+        self._step.restart()
         self._engine.restart(loading.step)
         self._engine.begin()
 
@@ -200,10 +208,12 @@ class Session:
         """
         if patience_seconds is not None:
             self._engine.wait_no_longer_than(patience_seconds)
-        self._take_hooks_away()
+        sealed = self._take_hooks_away()
         try:
             if not self._engine.has_failed:
                 self.drain()
+                if patience_seconds is None:
+                    self._step.seals.leave_zeros(sealed)
         except OperationError:
             # Threads that wait for a missing rank would never end.
             self._execution.links.abort()
@@ -220,14 +230,15 @@ class Session:
         if self._step.pending is not None:
             self._step.pending.close()
 
-    def _take_hooks_away(self) -> None:
+    def _take_hooks_away(self) -> list[str]:
+        """Remove the hooks and the sealed gradients; return the variables that had one."""
         if self._buffers is not None:
             self._buffers.close()
         self._backward.close()
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        self._step.seals.clear()
+        return self._step.seals.clear()
 
     def _end(self, patience_seconds: float | None) -> None:
         try:

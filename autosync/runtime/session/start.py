@@ -22,7 +22,13 @@ from autosync.runtime.engine.trace import ComputeSpan, Trace, open_trace
 from autosync.runtime.local.engine_optimizer import EngineOptimizer
 from autosync.runtime.local.engine_updates import engine_updates
 from autosync.runtime.memory.travelling import Travelling
-from autosync.runtime.serving.first_worker import FirstWorkersEngine, Servers, admit_servers, hand_over
+from autosync.runtime.serving.first_worker import (
+    FirstWorkersEngine,
+    Servers,
+    admit_servers,
+    hand_over,
+    refuse_unsendable,
+)
 from autosync.runtime.serving.invitations import servers_of
 from autosync.runtime.session.agreement import (
     agree,
@@ -86,9 +92,7 @@ def start(
     facts = {**facts_of_rank(bundle), **(layouts_of(begun.parameters) if begun.stock is not None else {})}
     facts["find_unused_parameters"] = str(settings.find_unused_parameters)
     agree(store, rank=rank, num_ranks=num_ranks, facts=facts, patience=patience)
-    admitted = admit_servers(
-        base, store, session=name, rank=rank, plan=begun.plan, bundle=bundle, optimizer=optimizer, settings=settings
-    )
+    admitted = admit_servers(base, store, session=name, rank=rank, plan=begun.plan, bundle=bundle, settings=settings)
     links = _connect(begun, store, rank=rank)
     with contextlib.ExitStack() as undo:
         undo.callback(links.close)
@@ -145,6 +149,7 @@ def _checked(
     placement = DevicePlacement.of(plan, parameters)
     refuse_placement(placement, parameters, checks=settings.checks)
     check_optimizers(optimizer, bundle.model, plan, parameters)
+    refuse_unsendable(plan, optimizer)
     refuse_shared_with(others, model, parameters, are_engines=bool(engine_updates(plan).variables))
     stays = None
     if settings.find_unused_parameters and placement.device.type == "cpu":

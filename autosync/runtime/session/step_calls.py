@@ -34,10 +34,12 @@ class StepCalls:
         self._backward = backward
         self._step = step
         self._unchanged = unchanged
+        self.num_steps = 0
+        """The steps that the first optimizer has made, including those before a checkpoint that was loaded."""
+        members = tuple(optimizers)
+        self._counted = members[0]
         # Where the step ends with backward, a closure's passes are steps like others.
-        self._hooks = Steps(
-            optimizers, begins=self._before, ends=self._after, awaits_closures=not step.ends_with_backward
-        )
+        self._hooks = Steps(members, begins=self._before, ends=self._after, awaits_closures=not step.ends_with_backward)
 
     def remove(self) -> None:
         """Remove the hooks."""
@@ -49,6 +51,7 @@ class StepCalls:
 
     def _before(self, stepping: torch.optim.Optimizer, given: tuple[Any, ...]) -> None:
         step = self._step
+        self._backward.refuse_step()
         if step.ends_with_backward:
             if not given:
                 refuse_local_gradients(are_local=self._backward.are_local)
@@ -80,6 +83,8 @@ class StepCalls:
     def _after(self, stepping: torch.optim.Optimizer) -> None:
         step = self._step
         step.guard.in_step = False
+        if stepping is self._counted:
+            self.num_steps += 1
         if step.ends_with_backward:
             return
         step.seals.put_back(step.turns.names(stepping))

@@ -27,7 +27,11 @@ class Synchronisation(Protocol):
 
     @property
     def step(self) -> int:
-        """The number of steps made, including those before a checkpoint that was loaded."""
+        """The number of synchronised steps, by which ranks agree, including those before a checkpoint."""
+
+    @property
+    def num_steps(self) -> int:
+        """The number of optimizer steps made, including those before a checkpoint that was loaded."""
 
     def settle(self, what: str) -> None:
         """Finish everything under way, between two steps; refuse the call `what` while gradients are on their way."""

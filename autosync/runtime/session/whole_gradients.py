@@ -7,7 +7,7 @@ the copy is given back to the engine before the step, as a change of `p.grad` co
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,7 @@ from autosync.runtime.engine.execution import Execution
 from autosync.runtime.local.engine_update import joined_regions
 from autosync.runtime.local.engine_updates import engine_updates, has_norms, is_by_every_worker
 from autosync.runtime.memory.regions import cut
+from autosync.runtime.memory.same_bits import have_same_bits
 from autosync.runtime.memory.unused_variables import is_absent
 
 
@@ -38,30 +39,44 @@ class WholeGradients:
 
     def __init__(self, plan: Plan, execution: Execution, engine: Engine) -> None:
         self._plan = plan
+        self._travelling = execution.travelling
         self._memory = execution.memory
         self._engine = engine
         self._is_open = False
         # Norms for clipping are those of the gradients as they came.
         self._may_change = not has_norms(plan)
-        self._pieces: dict[str, list[_Piece]] = {}
-        if execution.travelling is None:
-            self._pieces = {name: pieces for name, pieces in _pieces_of(plan).items() if _are_everywhere(plan, pieces)}
+        self._pieces = {name: pieces for name, pieces in _pieces_of(plan).items() if _are_everywhere(plan, pieces)}
+        # The last iteration that had gradients; None if there was none.
+        self._last: int | None = None
         self._copies: dict[str, torch.Tensor] = {}
         self._factor = 1.0
 
     def begin(self) -> None:
         """The gradients of a step are on their way, or there."""
         self._is_open = True
+        self._last = self._engine.iteration
         self._factor = 1.0
         self._copies.clear()
 
+    def forget(self) -> None:
+        """Forget the last step, because iteration numbers will be used again."""
+        self._last = None
+
+    def were_there(self, names: Iterable[str]) -> list[str]:
+        """Return those of some variables of which any rank had a gradient in the last step; the step must be over.
+
+        Variables that not every worker updates are not among them.
+        """
+        last = self._engine.iteration - 1
+        return [name for name in names if self._last == last and name in self._pieces and self._was_used(name, last)]
+
     def read(self, name: str) -> torch.Tensor | None:
         """Wait for a variable's gradient and return a copy, the same one each time; None if this rank has none."""
-        if not self._is_open or name not in self._pieces:
+        if not self._is_open or self._travelling is not None or name not in self._pieces:
             return None
         if name not in self._copies:
             self._engine.wait_operations(self._awaited(name))
-            if self._is_unused(name):
+            if not self._was_used(name, self._engine.iteration):
                 return None
             self._copies[name] = self._copied(name)
         return self._copies[name]
@@ -88,7 +103,7 @@ class WholeGradients:
 
     def _changed(self) -> list[str]:
         """Return the variables whose copies the script has changed."""
-        return [name for name, copy in self._copies.items() if not _are_same(copy, self._copied(name))]
+        return [name for name, copy in self._copies.items() if not have_same_bits(copy, self._copied(name))]
 
     def _awaited(self, name: str) -> Collection[int]:
         """Return the operations after which the gradient is whole."""
@@ -99,15 +114,19 @@ class WholeGradients:
             if edge.event == "operation"
         }
 
-    def _buffers(self, name: str) -> Iterator[tuple[_Piece, torch.Tensor]]:
+    def _buffers(self, name: str, iteration: int) -> Iterator[tuple[_Piece, torch.Tensor]]:
         for piece in self._pieces[name]:
             operation = self._plan.operations[piece.update]
             assert isinstance(operation, Local), "updates are local"
-            buffer = self._memory.view(operation.inputs, self._engine.iteration)
+            buffer = self._memory.view(operation.inputs, iteration)
             yield piece, buffer[piece.at : piece.at + piece.num_elements]
 
-    def _is_unused(self, name: str) -> bool:
-        return all(is_absent(values) for _, values in self._buffers(name))
+    def _was_used(self, name: str, iteration: int) -> bool:
+        if self._travelling is not None:
+            for piece in self._pieces[name]:
+                if piece.part in self._travelling.resting(piece.update, iteration):
+                    return False
+        return not all(is_absent(values) for _, values in self._buffers(name, iteration))
 
     @torch.no_grad()
     def _copied(self, name: str) -> torch.Tensor:
@@ -130,7 +149,7 @@ class WholeGradients:
 
     def _by_part(self, name: str) -> dict[int, list[tuple[_Piece, torch.Tensor]]]:
         found: dict[int, list[tuple[_Piece, torch.Tensor]]] = {}
-        for piece, values in self._buffers(name):
+        for piece, values in self._buffers(name, self._engine.iteration):
             found.setdefault(piece.part, []).append((piece, values))
         return found
 
@@ -166,8 +185,3 @@ def _change_refused(name: str) -> OperationError:
         f"the script has changed the gradient of {name} after backward, and the engine clips or unscales by the norm "
         "of the gradients as they came (tune the task without clip_norm and loss_scaling)"
     )
-
-
-def _are_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have the same bits; numbers that are no numbers count too."""
-    return torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))

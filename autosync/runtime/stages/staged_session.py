@@ -31,6 +31,7 @@ from autosync.runtime.stages.boundary_links import BoundaryLinks
 from autosync.runtime.stages.failure_told import FailureTold
 from autosync.runtime.stages.left_products import LeftProducts
 from autosync.runtime.stages.recorded_model import num_examples_of
+from autosync.runtime.stages.recorded_values import RecordedValues
 from autosync.runtime.stages.stage_program import PassedMicrobatch, StageBoundary, StageWork
 from autosync.runtime.stages.whole_state import send_optimizer_state, send_variables
 from autosync.runtime.wire.links import Links
@@ -127,6 +128,7 @@ class StagedSession:
         self._left: dict[MicrobatchPlace, LeftProducts] = {}
         self._staying: dict[int, Mapping[int, torch.Tensor]] = {}
         self._form: Any = None
+        self._recorded_values: RecordedValues | None = None
         self._under_way = -1
         self._came: set[str] = set()
         self._hooks: list[RemovableHandle] = []
@@ -211,6 +213,8 @@ class StagedSession:
         """Cut a global batch into microbatches; record the model's pass on the first batch."""
         refuse_hooks({name: self._parameters[name] for name in self._held}, num_own=self._num_own_hooks)
         microbatches = microbatches_of(batch, self._plan.microbatches, self._num_examples)
+        if self._recorded_values is not None:
+            self._recorded_values.refuse_changes()
         if not self._programs:
             self._begin_programs(self._recorded(batch, microbatches))
         elif form_of(microbatches[0]) != self._form:
@@ -229,6 +233,7 @@ class StagedSession:
         facts = {"first batch (each rank gives step() the whole global batch)": f"batch {batch_mark(batch):08x}"}
         agree(store, rank=rank, num_ranks=num_ranks, facts=facts, patience=self._patience)
         self._form = form_of(microbatches[0])
+        self._recorded_values = RecordedValues(self._model)
         return {stage: programs[stage] for stage in {one.place.stage for one in self._passes}}
 
     def _begin_programs(self, programs: dict[int, StageWork]) -> None:
@@ -306,7 +311,8 @@ class StagedSession:
 
     def _sum_up(self) -> None:
         """Wait for the sums within stages, and clip by the norm of all gradients."""
-        missing = [name for name in self._held if name not in self._came]
+        # Those that other ranks hold count too: a sum over all ranks may wait for one of them.
+        missing = [name for name in self._parameters if name not in self._came]
         self._gradients.take_missing([name for name in missing if name in self._worked])
         for name in missing:
             if name not in self._worked:
@@ -329,7 +335,8 @@ class StagedSession:
         self._engine.wait_operations(self._norms)
         sum_of_squares = float(self._execution.memory.norms(self._engine.iteration).sum())
         gradients = [one.grad for one in map(self._parameters.__getitem__, self._held) if one.grad is not None]
-        torch._foreach_mul_(gradients, clip_coefficient(sum_of_squares, clip_norm))
+        if gradients:
+            torch._foreach_mul_(gradients, clip_coefficient(sum_of_squares, clip_norm))
 
     # Between steps.
 

@@ -51,15 +51,21 @@ def send_optimizer_state(
 ) -> None:
     """Copy the optimizer's state of each variable from the first rank that holds it to all ranks that do not."""
     exchange = Exchange(links, Flow())
+    # Those in no group have no state, and an entry for one would be an error later.
+    grouped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     for name, parameter in parameters.items():
         held = holders[name]
         members = [held[0], *[rank for rank in range(links.num_ranks) if rank not in held]]
-        if links.rank not in members or len(members) == 1:
+        if links.rank not in members or len(members) == 1 or id(parameter) not in grouped:
             continue
-        entry = _packed(name, optimizer.state[parameter]) if links.rank == held[0] else _EMPTY
+        entry = _packed(name, optimizer.state.get(parameter, {})) if links.rank == held[0] else _EMPTY
         content, *_ = exchange.broadcast_v(entry, members=members, tag=_TAG, priority=0)
         if links.rank != held[0]:
-            optimizer.state[parameter] = _unpacked(content)
+            state = _unpacked(content)
+            if state:
+                optimizer.state[parameter] = state
+            else:
+                optimizer.state.pop(parameter, None)
 
 
 _EMPTY = torch.empty(0, dtype=torch.uint8)

@@ -198,9 +198,9 @@ class StockReducer:
     def _backward_fails(self, error: BaseException) -> OperationError | None:
         marks().messages_travel = False
         # If an average fails, the Reducer has already received all gradients, so none is missing.
-        self._has_failed = self._is_prepared and (self._has_heard or bool(self._missing()))
-        if not self._has_failed:
+        if not (self._is_prepared and (self._has_heard or self._missing())):
             return None
+        self._has_failed = True
         if "mark a variable ready only once" not in str(error):
             return self._layouts.refuse_lone_change()
         return OperationError(

@@ -48,7 +48,7 @@ class StockSession:
         self.training = Training(model=model, optimizer=optimizer, bundle=bundle, plan=plan, links=links)
         self.kept_apart: frozenset[str] = frozenset()
         self.updates = False
-        self.step = 0
+        self.step = self.num_steps = 0
         self._plan = plan
         self._links = links
         self._buffers = buffers
@@ -115,6 +115,7 @@ class StockSession:
     def _after_step(self, stepping: torch.optim.Optimizer) -> None:
         if stepping is self._counted:
             self.step += 1
+            self.num_steps += 1
 
     def settle(self, what: str) -> None:
         """Do nothing, because nothing is under way between steps."""
@@ -122,7 +123,7 @@ class StockSession:
     def go_on_from(self, loading: Loading) -> None:
         """Install the state that was read from a checkpoint."""
         put_in_place(self.training, loading)
-        self.step = loading.step
+        self.step, self.num_steps = loading.step, loading.num_steps
 
     def bring_home(self, entries: Mapping[str, dict[str, Any]], *, alone: bool) -> None:
         """Do nothing, because the user's optimizer has its complete state."""

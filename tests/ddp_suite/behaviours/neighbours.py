@@ -354,3 +354,17 @@ def long_pause_between_steps(e: Env) -> Values:
         run.step()
         time.sleep(0.3 if e.rank == 0 else 0.0)
     return run.values()
+
+
+@behaviour
+def clips_with_others_declared(e: Env) -> Values:
+    """The norm that is clipped is that of the model's gradients and of one outside of the model."""
+    run = e.start(task(optimizer=momentum, clip_norm=0.05))
+    other = nn.Parameter(HELD.clone())
+    for _ in range(3):
+        run.optimizer.zero_grad()
+        other.grad = torch.ones_like(other)
+        run.loss().backward()
+        nn.utils.clip_grad_norm_([*run.parameters(), other], 0.05)
+        run.optimizer.step()
+    return run.values()

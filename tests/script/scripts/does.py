@@ -101,6 +101,15 @@ def do(what: str, model: nn.Module, wrapped: DDP) -> None:
         train(wrapped)
         values = {"again": again.state_dict(), "copied": copied.state_dict(), "model": wrapped.state_dict()}
         torch.save(values, f"{sys.argv[1]}-{dist.get_rank()}.pt")
+    elif what == "averages":
+        averaged = torch.optim.swa_utils.AveragedModel(wrapped)
+        for _ in range(3):
+            train(wrapped)
+            averaged.update_parameters(wrapped)
+            with torch.no_grad():
+                loss_of(averaged, batch(torch.Generator()))
+        values = {"averaged": averaged.module.state_dict(), "model": wrapped.state_dict()}
+        torch.save(values, f"{sys.argv[1]}-{dist.get_rank()}.pt")
     else:
         train(wrapped)
         torch.save({"model": wrapped.state_dict()}, f"{sys.argv[1]}-{dist.get_rank()}.pt")

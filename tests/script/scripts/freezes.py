@@ -1,4 +1,4 @@
-"""Trains a model; then freezes its first layer, wraps it anew, and trains a second model beside it."""
+"""Trains a model; then freezes its first layer, wraps it anew, and trains a second model beside it, unless alone."""
 
 import sys
 
@@ -24,12 +24,12 @@ def make_optimizer(parameters) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
-def train(models: list[DDP], data: torch.Generator) -> None:
+def train(models: list[DDP], data: list[torch.Generator]) -> None:
     optimizers = [make_optimizer([one for one in model.parameters() if one.requires_grad]) for model in models]
     for _ in range(6):
-        for model, optimizer in zip(models, optimizers, strict=True):
+        for model, optimizer, batches in zip(models, optimizers, data, strict=False):
             optimizer.zero_grad()
-            loss_of(model, batch(data)).backward()
+            loss_of(model, batch(batches)).backward()
             optimizer.step()
 
 
@@ -38,10 +38,10 @@ def main() -> None:
     rank = dist.get_rank()
     torch.manual_seed(rank)
     model, second = build(), build()
-    data = torch.Generator().manual_seed(rank)
+    data = [torch.Generator().manual_seed(10 * number + rank) for number in range(2)]
     train([DDP(model)], data)
     model[0].requires_grad_(False)
-    train([DDP(model), DDP(second)], data)
+    train([DDP(model)] if sys.argv[2:] == ["alone"] else [DDP(model), DDP(second)], data)
     torch.save({"model": model.state_dict(), "second": second.state_dict()}, f"{sys.argv[1]}-{rank}.pt")
     dist.destroy_process_group()
 

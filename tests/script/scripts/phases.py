@@ -45,7 +45,8 @@ def phase(model: nn.Module, group, data: torch.Generator, **options) -> list[flo
 
 
 def main() -> None:
-    dist.init_process_group("gloo")
+    # A group that is made from this one has the same name for its backend.
+    dist.init_process_group("cpu:gloo")
     rank = dist.get_rank()
     torch.manual_seed(rank)
     model = build()

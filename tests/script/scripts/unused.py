@@ -64,7 +64,8 @@ def main() -> None:
         loss.backward()
         for optimizer in (weights, biases):
             optimizer.step()
-            optimizer.zero_grad()
+            # Momentum moves a weight whose gradient is zero, and leaves a bias alone that has none.
+            optimizer.zero_grad(set_to_none=optimizer is biases)
     torch.save({"model": model.state_dict()}, f"{sys.argv[1]}-{rank}.pt")
     dist.destroy_process_group()
 

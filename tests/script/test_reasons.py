@@ -1,0 +1,211 @@
+"""What a script does in its observed steps is a reason why only its own optimizer may update, or it is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from autosync.script.switching_door import SwitchingDoor
+
+NUM_STEPS = 5
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+class Training:
+    """A script that trains two layers, each by an optimizer of its own."""
+
+    def __init__(self) -> None:
+        self.model: Any = DistributedDataParallel(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
+        self.first, _, self.last = self.model.module
+        self.optimizers = [torch.optim.SGD(one.parameters(), lr=0.01) for one in (self.first, self.last)]
+        self.other = nn.Parameter(torch.ones(2))
+        self.other.grad = torch.ones(2)
+
+    def loss(self) -> Any:
+        return self.model(torch.randn(5, 3)).square().mean()
+
+    def zero(self, *, set_to_none: bool = True) -> None:
+        for one in self.optimizers:
+            one.zero_grad(set_to_none=set_to_none)
+
+    def step(self) -> None:
+        for one in self.optimizers:
+            one.step()
+
+
+class Seen:
+    """Observes the first steps."""
+
+    def __init__(self) -> None:
+        self.reasons: tuple[str, ...] = ()
+
+    def step_begins(self, door: SwitchingDoor) -> None:
+        number = len(door.meter.steps)
+        if number == 0:
+            door.observe()
+        elif number == NUM_STEPS:
+            self.reasons = door.facts("seen").reasons
+
+
+def _reasons(step: Callable[[Training, int], None]) -> tuple[str, ...]:
+    seen = Seen()
+    with SwitchingDoor(seen).open():
+        training = Training()
+        for number in range(NUM_STEPS + 1):
+            step(training, number)
+    return seen.reasons
+
+
+def _between(act: Callable[[Training], object]) -> Callable[[Training, int], None]:
+    """Steps in which something is done between the backward pass and the update."""
+
+    def step(training: Training, _: int) -> None:
+        training.zero()
+        training.loss().backward()
+        act(training)
+        training.step()
+
+    return step
+
+
+def _zeroes_late(training: Training, number: int) -> None:
+    loss = training.loss()
+    training.zero(set_to_none=number % 2 == 0)
+    loss.backward()
+    training.step()
+
+
+def _zeroes_after_each(training: Training, number: int) -> None:
+    training.loss().backward()
+    for one in training.optimizers:
+        one.step()
+        one.zero_grad(set_to_none=number % 2 == 0)
+
+
+def _accumulates(training: Training, _: int) -> None:
+    training.zero()
+    for _ in range(2):
+        with training.model.no_sync():
+            training.loss().backward()
+    training.loss().backward()
+    training.step()
+
+
+def _throws_a_pass_away(training: Training, _: int) -> None:
+    for _ in range(2):
+        training.zero()
+        training.loss().backward()
+    training.step()
+
+
+def _trains_another_model(training: Training, _: int) -> None:
+    another = nn.Linear(2, 1)
+    training.loss().backward()
+    another(torch.ones(1, 2)).sum().backward()
+    training.step()
+    another(torch.ones(1, 2)).sum().backward()
+    training.zero()
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        _between(lambda training: None),
+        _between(lambda training: training.zero()),
+        _between(lambda training: nn.utils.clip_grad_norm_(training.model.parameters(), 0.1)),
+        _zeroes_late,
+        _zeroes_after_each,
+        _accumulates,
+        _throws_a_pass_away,
+        _trains_another_model,
+    ],
+)
+def test_what_an_engine_can_follow_is_no_reason(step: Callable[[Training, int], None]) -> None:
+    assert _reasons(step) == ()
+
+
+def _accumulates_synchronised(training: Training, _: int) -> None:
+    training.zero()
+    for _ in range(2):
+        training.loss().backward()
+    training.step()
+
+
+def _never_zeroes(training: Training, _: int) -> None:
+    training.loss().backward()
+    training.step()
+
+
+def _steps_without_a_pass(training: Training, number: int) -> None:
+    loss = training.loss()
+    if number < NUM_STEPS - 1:
+        training.zero()
+        loss.backward()
+    training.step()
+
+
+def _reads_before_the_pass(training: Training, _: int) -> None:
+    loss = training.loss()
+    if training.first.weight.grad is not None:
+        training.first.weight.grad.norm()
+    training.zero()
+    loss.backward()
+    training.step()
+
+
+def _steps_in_turn(training: Training, number: int) -> None:
+    training.zero()
+    training.loss().backward()
+    training.optimizers[number % 2].step()
+
+
+def _one_steps_twice(training: Training, _: int) -> None:
+    training.zero()
+    training.loss().backward()
+    training.step()
+    training.optimizers[0].step()
+
+
+def _drops_one(training: Training) -> None:
+    training.last.weight.grad = None
+
+
+def _clips_with_another(training: Training) -> None:
+    nn.utils.clip_grad_norm_([*training.model.parameters(), training.other], 0.1)
+
+
+_LOST = "it drops some gradients, or sets them to zero, before the update"
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (_accumulates_synchronised, "it runs another backward pass between a synchronised one and the update"),
+        (_never_zeroes, "its backward pass adds to gradients of the step before"),
+        (_steps_without_a_pass, "it updates twice with the same gradients"),
+        (_reads_before_the_pass, "it reads gradients (norm)"),
+        (_steps_in_turn, "its optimizers do not all step once in each step"),
+        (_one_steps_twice, "its optimizers do not all step once in each step"),
+        (_between(_drops_one), _LOST),
+        (_between(lambda training: training.last.weight.grad.zero_()), _LOST),
+        (_between(lambda training: training.zero(set_to_none=False)), _LOST),
+        (
+            _between(_clips_with_another),
+            "it clips some gradients, or others with them, or not always to the same norm",
+        ),
+    ],
+)
+def test_what_an_engine_cannot_follow_is_a_reason(step: Callable[[Training, int], None], reason: str) -> None:
+    assert _reasons(step) == (reason,)
