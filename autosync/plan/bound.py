@@ -67,7 +67,7 @@ import numpy as np
 from autosync.plan.bound_terms import Bound, Pair, Rates, Term, TermKind, pair_of_node, pair_of_rack
 from autosync.plan.rows import union_rows
 from autosync.specs.cluster import ClusterSpec
-from autosync.specs.compute_pace import least_passes
+from autosync.specs.compute_pace import Pace, at_pace, least_passes
 from autosync.specs.model import ITEM_BYTES, ModelSpec, Variable
 from autosync.specs.uplinks import NO_RACK, Around, innermost_racks, nodes_behind, outermost_racks, racks_around
 from autosync.specs.use_sample import UseSample
@@ -80,7 +80,8 @@ def bound(model: ModelSpec, cluster: ClusterSpec, *, rates: Rates | None = None,
     `even_rows` says that each rank, independently, touches every row of an embedding with equal probability.
     """
     known = rates or Rates()
-    compute = _compute_seconds(model) * least_passes(model, cluster)
+    passes = least_passes(model, cluster)
+    compute = _compute_seconds(model) * passes
     terms = [Term(kind="compute", subject="", num_bytes=0.0, seconds=compute)]
     nodes = [pair_of_node(cluster, index, known) for index in range(len(cluster.nodes))]
     workers = [index for index, node in enumerate(cluster.nodes) if node.role == "worker"]
@@ -93,7 +94,7 @@ def bound(model: ModelSpec, cluster: ClusterSpec, *, rates: Rates | None = None,
         terms.append(_total_term("total", nodes, devices, sizes))
         terms += _rack_terms(cluster, known, sizes)
         terms += _rack_total_terms(cluster, nodes, known, sizes)
-        spans = [] if cluster.is_uneven else _spans(model, sizes)
+        spans = [] if cluster.is_uneven else _spans(at_pace(model, Pace(passes=passes)), sizes)
         seconds_per_byte = _seconds_per_byte([_way(cluster, index, known) for index in workers])
         terms += _use_to_use_terms(spans, seconds_per_byte)
         terms += _window_terms(spans, seconds_per_byte)

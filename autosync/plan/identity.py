@@ -23,8 +23,8 @@ from autosync import jsonio
 from autosync.documents import to_plain
 from autosync.plan.types import Algorithm, Edge, Groups, Local, Operation, Plan, Region, Transfer
 from autosync.specs.cluster import ClusterSpec, symmetry_classes
-from autosync.strategy.shapes.levels import levels
-from autosync.strategy.shapes.trees import TreeShape, by_root
+from autosync.strategy.shapes.levels import levels, num_level_shares
+from autosync.strategy.shapes.trees import MAX_SHARES, TreeShape, by_root
 
 ROOTED = ("reduce", "broadcast", "gather_v", "send")
 
@@ -114,6 +114,8 @@ def _has_written_trees(plan: Plan, cluster: ClusterSpec) -> bool:
 
 def _is_levels(shape: TreeShape, cluster: ClusterSpec) -> bool:
     """Whether a shape is the cluster's levels, for an all-reduce or for shards."""
+    if num_level_shares(cluster) > MAX_SHARES:
+        return False
     shares = levels(cluster).shares
     return shape.shares in (shares, by_root(shares))
 

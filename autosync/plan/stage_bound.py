@@ -6,15 +6,16 @@ The terms, each of which is a bound by itself:
   example. Bubbles and updates count as nothing.
 - **node_out**, **node_in**, **rack_out**, **rack_in**: what must cross an interface or an uplink, which has devices on
   both sides, here and there. Either both sides hold all layers, as in data-parallel training: then the gradients of the
-  whole model leave and enter. Or some layers are only on one side. Then every microbatch that is computed on both sides
-  crosses at least one cut, its activations in one direction and their gradients in the other. In time T the devices
-  there compute no more than T times their speed of the whole compute C. All other compute is done here, and so the
-  share 1 - T·speed/C of the batch, or more, crosses the cut with the fewest bytes:
+  whole model leave and enter. Or some layers are only on one side. Then only the other side can compute a microbatch
+  alone. All other microbatches cross at least one cut, their activations in one direction and the gradients of these in
+  the other. In time T the devices of one side compute no more than T times their speed of the whole compute C. Which
+  side lacks layers is not known, so the faster side counts. The share 1 - T·speed/C of the batch, or more, crosses the
+  cut with the fewest bytes:
 
       T >= (1 - T·speed / C)·bytes / rate,  so  T >= a / (1 + a·speed / C)  with  a = bytes / rate
 
-  And every rank computes a stage, in which n ranks take turns: that is 1 / (2n - 1) of the batch or more. The smaller
-  of both cases counts.
+  And every rank computes a stage, in which n ranks take turns: that is 1 / (2n - 1) of the batch or more, and on the
+  side that lacks layers all of this crosses. The smaller of both cases counts.
 
 Latency, and bytes that do not grow with the batch, count as nothing.
 """
@@ -89,9 +90,10 @@ class _Crossing:
         self, kinds: tuple[TermKind, TermKind], subject: str, rates: tuple[float, float], inside: list[int]
     ) -> Iterator[Term]:
         outside = [index for index in range(len(self._cluster.nodes)) if index not in inside]
-        there = _speed(self._cluster, outside) / self._compute
+        # The share of the batch that the faster side could compute in a second.
+        alone_per_second = max(_speed(self._cluster, side) for side in (inside, outside)) / self._compute
         for kind, rate in zip(kinds, rates, strict=True):
-            alone = self._activations / rate
-            crossing = max(alone / (1 + alone * there), alone / (2 * self._cluster.num_workers - 1))
+            every = self._activations / rate
+            crossing = max(every / (1 + every * alone_per_second), every / (2 * self._cluster.num_workers - 1))
             seconds = min(self._gradients / rate, crossing)
             yield Term(kind=kind, subject=subject, num_bytes=seconds * rate, seconds=seconds)

@@ -75,11 +75,14 @@ def least_passes(model: ModelSpec, cluster: ClusterSpec) -> float:
     """Return the factor of the slowest rank's passes under the best shares, even if these are no whole numbers.
 
     Without devices of different speeds it is that of even shares: uneven ones are not searched there. If the model's
-    graph changes, it is that of the fastest batching, without any wait for the slowest rank.
+    graph changes, it is that of the fastest batching, without any wait for the slowest rank. Dealt by cost, the slowest
+    rank may even be faster than one alone.
     """
     if model.graphs is not None:
         fastest = min(one.seconds for one in model.graphs.policies) / model.graphs.policies[0].seconds
-        return fastest / min(node.compute for node in cluster.nodes)
+        factor, num_workers = model.graphs.dealing_factor, cluster.num_workers
+        dealt = min(1.0, factor("count", num_workers), factor("cost", num_workers))
+        return fastest * dealt / min(node.compute for node in cluster.nodes if node.role == "worker")
     if not cluster.is_uneven:
         return max(pace.passes for pace in paces_of(model, cluster))
     speeds = [cluster.nodes[rank.node].compute for rank in cluster.ranks[: cluster.num_workers]]

@@ -21,8 +21,10 @@ from autosync.strategy.stages import (
     ring_of,
     stages_of_variables,
 )
+from autosync.strategy.synchronisers.base import Route
 
-_ROUTES = ("native", "ring", "tree", "halving_doubling")
+STAGE_ROUTES: tuple[Route, ...] = ("native", "ring", "tree", "halving_doubling")
+"""The topologies by which the ranks of a stage may all-reduce, the usual one first."""
 
 
 def stage_problems(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Iterator[Problem]:
@@ -235,9 +237,9 @@ def _messages(strategy: Strategy, model: ModelSpec) -> Iterator[Problem]:
     for position, message in enumerate(strategy.messages):
         path: Path = ("messages", position)
         synchroniser = message.synchroniser
-        plain = synchroniser.kind == "all_reduce" and synchroniser.route in _ROUTES
+        plain = synchroniser.kind == "all_reduce" and synchroniser.route in STAGE_ROUTES
         if not plain or getattr(synchroniser, "hierarchical", False):
-            rule = f"the ranks of a stage all-reduce: {', '.join(_ROUTES)}"
+            rule = f"the ranks of a stage all-reduce: {', '.join(STAGE_ROUTES)}"
             yield Problem(what=f"{synchroniser.title} with stages", rule=rule, path=(*path, "synchroniser"))
         if message.codec is not None:
             rule = "gradients of stages travel as they are"

@@ -1,6 +1,7 @@
 """The bound: its terms in numbers, and that no exact strategy moves fewer bytes than it says."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -213,6 +214,21 @@ def test_from_use_to_next_use() -> None:
     assert term(found, "use_to_use", "first").seconds == pytest.approx(15 + wire)
     assert term(found, "use_to_use", "second").seconds == pytest.approx(6 + wire)
     assert found.largest == term(found, "use_to_use", "first")
+
+
+def test_on_faster_devices_all_times_of_compute_are_shorter() -> None:
+    """All nodes compute twice as fast as the profiled device, which makes all times of compute half as long."""
+    model = model_of(
+        dense("first", use=0, ready=1),
+        dense("second", use=1, ready=0),
+        forward=[(1.0, ("first",)), (2.0, ("second",))],
+        backward=[(4.0, ("second",)), (8.0, ("first",))],
+    )
+    found = bound(model, cluster_of(*(replace(worker(name), compute=2.0) for name in "ab")))
+    wire = 4 * MEGABYTE / RATE
+    assert found.terms[0].seconds == pytest.approx(15 / 2)
+    assert term(found, "use_to_use", "first").seconds == pytest.approx(15 / 2 + wire)
+    assert term(found, "use_to_use", "second").seconds == pytest.approx(6 / 2 + wire)
 
 
 def test_gradients_that_must_pass_between_the_same_two_moments_wait_for_one_another() -> None:

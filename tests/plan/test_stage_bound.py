@@ -13,6 +13,8 @@ from autosync.simulators.shared.costs import usual_costs
 from autosync.simulators.stages.stage_player import play_stages
 from autosync.specs.cluster import ClusterSpec, Node, Rack
 from autosync.specs.model import OptimizerSpec
+from autosync.strategy.dividing.divided import divided_strategy
+from autosync.strategy.stages import ModelStage
 from tests.helpers.staged_models import chain, random_division
 
 
@@ -30,7 +32,7 @@ def test_no_division_is_faster(seed: int, slowness: float) -> None:
         )
         for node in cluster.nodes
     )
-    cluster = replace(cluster, nodes=nodes)
+    cluster = _in_two_racks(replace(cluster, nodes=nodes), rng) if rng.random() < 0.5 else replace(cluster, nodes=nodes)
     limit = stage_bound(model, cluster)
     if limit is None:
         return
@@ -38,13 +40,21 @@ def test_no_division_is_faster(seed: int, slowness: float) -> None:
     assert limit.seconds <= played.seconds * (1 + 1e-9)
 
 
-def _racks(rate: float) -> ClusterSpec:
+def _in_two_racks(cluster: ClusterSpec, rng: random.Random) -> ClusterSpec:
+    rates = [rng.choice((1e8, 1000.0, 100.0, 10.0)) for _ in range(2)]
+    racks = tuple(Rack(name=f"r{place}", uplink_out=rate, uplink_in=rate) for place, rate in enumerate(rates))
+    return replace(
+        cluster, racks=racks, nodes=tuple(replace(node, rack=f"r{rng.randrange(2)}") for node in cluster.nodes)
+    )
+
+
+def _racks(rate: float, sizes: tuple[int, int] = (2, 2)) -> ClusterSpec:
     return ClusterSpec(
         name="racks",
         racks=(Rack(name="r1", uplink_out=rate, uplink_in=rate), Rack(name="r2", uplink_out=rate, uplink_in=rate)),
         nodes=tuple(
-            Node(name=f"n{i}", host=f"n{i}", bandwidth_out=1e8, bandwidth_in=1e8, rack="r1" if i < 2 else "r2")
-            for i in range(4)
+            Node(name=f"n{i}", host=f"n{i}", bandwidth_out=1e8, bandwidth_in=1e8, rack="r1" if i < sizes[0] else "r2")
+            for i in range(sum(sizes))
         ),
     )
 
@@ -70,6 +80,20 @@ def test_uplinks_bound_what_crosses_the_cheapest_cut() -> None:
     assert faster is not None
     # Compute takes no time beside it: so the other rack could do nearly all of it, but for what every rank computes.
     assert faster.seconds == pytest.approx(min(model.num_bytes, 25600 / 7) / 400)
+
+
+@pytest.mark.parametrize("rate", [500.0, 1000.0, 2300.0, 5000.0, 1e4, 1e5])
+def test_a_rack_with_most_of_the_compute_passes_most_microbatches_alone(rate: float) -> None:
+    """Seven hosts in one rack and one in another: only what the one computes of the first stage crosses the uplinks."""
+    model = chain(2, batch_size=7, seconds=[7.0, 1.0], sizes=[1000])
+    large = replace(model.variable("w1"), shape=(100_000, 3))
+    model = replace(model, variables=tuple(large if one.name == "w1" else one for one in model.variables))
+    cluster = _racks(rate, sizes=(7, 1))
+    stages = [ModelStage(before=0, ranks=(0, 1, 2, 3, 4, 5, 7)), ModelStage(before=1, ranks=(6,))]
+    limit = stage_bound(model, cluster)
+    assert limit is not None
+    plan = lower(divided_strategy(model, stages, 56, slack=4), model, cluster)
+    assert limit.seconds <= play_stages(plan, model, cluster, usual_costs(cluster)).seconds * (1 + 1e-9)
 
 
 def test_there_is_none_without_stages() -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from autosync.plan.bound import bound
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.compute_pace import compute_seconds, least_passes, paces_of
 from autosync.specs.graph_batching import DealingTimes, GraphBatching, GraphProfile, PolicySeconds, in_words
@@ -63,6 +64,23 @@ def test_all_ranks_have_the_pace_of_the_slowest(model: ModelSpec) -> None:
     assert {pace.update for pace in paces_of(model, cluster)} == {1}
     assert compute_seconds(model, cluster, (), LAZY_AGENDA) < compute_seconds(model, cluster)
     assert least_passes(model, cluster) == 0.5
+
+
+def test_a_rank_need_not_be_slower_than_one_alone(model: ModelSpec) -> None:
+    """With eight workers whose examples are dealt by cost, the slowest takes 0.98 of the time of one alone."""
+    cluster = _cluster(8)
+    assert least_passes(model, cluster) == pytest.approx(0.5 * 0.98)
+    assert least_passes(model, cluster) == pytest.approx(paces_of(model, cluster, (), LAZY_AGENDA)[0].passes)
+    fast = tuple(replace(node, compute=2.0) for node in cluster.nodes)
+    server = Node(name="s", host="s", role="server", devices=0, bandwidth_out=1e9, bandwidth_in=1e9)
+    assert least_passes(model, replace(cluster, nodes=(*fast, server))) == pytest.approx(0.25 * 0.98)
+
+
+def test_the_bound_goes_by_the_fastest_batching(model: ModelSpec) -> None:
+    """Its terms of single variables too: with endless links, none of them is longer than the compute of a step."""
+    endless = tuple(replace(node, bandwidth_out=1e15, bandwidth_in=1e15) for node in _cluster(2).nodes)
+    limit = bound(model, replace(_cluster(2), nodes=endless))
+    assert limit.seconds == pytest.approx(limit.terms[0].seconds, rel=1e-3)
 
 
 def test_a_file_keeps_it(model: ModelSpec, tmp_path) -> None:

@@ -30,6 +30,8 @@ from autosync.strategy.stages import (
     bytes_of_microbatch,
 )
 
+MEMORY_TO_SPARE = 1.1
+"""Ranks take up to a tenth more memory than is counted here; `search.node_memory` refuses plans that leave less."""
 USUAL_SLACK = 4
 """So many more microbatches under way hid most of what sends take, on five hosts at 1 Gbit/s in two racks."""
 
@@ -62,8 +64,8 @@ def divide(
 ) -> Strategy:
     """Return the strategy of the division that the partitioner takes for the fastest.
 
-    Without `microbatches`, all numbers are tried that divide the global batch. An interleaved division has stages of
-    about equal compute.
+    Without `microbatches`, all numbers are tried that divide the global batch. Of what was found, the fastest that is
+    legal under the schedule is taken. An interleaved division has stages of about equal compute.
     """
     if not model.timeline.cuts:
         reason = model.timeline.uncut or f"the profile of {model.name} has no cuts"
@@ -71,12 +73,11 @@ def divide(
     if schedule == "interleaved":
         return interleave(model, cluster, microbatches=microbatches, slack=slack, recompute=recompute)
     counts = legal_counts(model, cluster) if microbatches is None else [microbatches]
+    way = UnderWay(slack, recompute, splits_backward=schedule == "zero_bubble")
     found = [
         (one, count)
-        for count, problem in _problems(
-            model, cluster, counts, UnderWay(slack, recompute, splits_backward=schedule == "zero_bubble")
-        )
-        for one in (partition(problem), wrapped(problem))
+        for count, problem in _problems(model, cluster, counts, way)
+        for one in _solved(problem, schedule)
         if one is not None
     ]
     if not found:
@@ -87,11 +88,28 @@ def divide(
             rule="microbatches divide the global batch, and stages fit into the nodes' memory",
             hint="" if recompute else "less memory: --slack 0, or --recompute",
         )
-    division, count = min(found, key=lambda one: one[0].seconds)
-    stages = _stages(model, division.stages)
-    strategy = divided_strategy(model, stages, count, schedule, slack, recompute=recompute)
+    found.sort(key=lambda one: one[0].seconds)
+    strategies = [
+        divided_strategy(model, _stages(model, division.stages), count, schedule, slack, recompute=recompute)
+        for division, count in found
+    ]
+    legal = (one for one in strategies if not legality.problems(one, model, cluster))
+    strategy = next(legal, strategies[0])
+    # If none is legal, the fastest one says why.
     legality.check(strategy, model, cluster)
     return timed(strategy, model, cluster)
+
+
+def _solved(problem: DivisionProblem, schedule: PipelineSchedule) -> Iterator[FoundDivision | None]:
+    """Yield the divisions that a schedule may have.
+
+    Without a flush, each rank has one stage, and the ranks of a stage compute equally many microbatches.
+    """
+    if schedule in UNFLUSHED:
+        yield partition(replace(problem, deals_evenly=True), divides=schedule == "stashing")
+    else:
+        yield partition(problem)
+        yield wrapped(problem)
 
 
 def proposed_divisions(
@@ -174,12 +192,14 @@ def problem_of(
         seconds = [both + one.seconds for both, one in zip(seconds, model.timeline.forward, strict=True)]
     weights = _weights(model)
     held = [0, *[cut.held_bytes for cut in model.timeline.cuts]]
-    held.append(held[-1])
+    # Behind the last cut, the profile does not count; that is taken for as much as between the last two.
+    held.append(2 * held[-1] - held[-2])
     share = num_examples / model.batch_size
+    held_bytes = tuple(share * max(0, b - a) for a, b in itertools.pairwise(held))
     return DivisionProblem(
         seconds=tuple(factor * math.fsum(seconds[a:b]) for a, b in zip(begins, ends, strict=True)),
         weight_bytes=tuple(math.fsum(weights[a:b]) for a, b in zip(begins, ends, strict=True)),
-        held_bytes=tuple(share * max(0, b - a) for a, b in itertools.pairwise(held)),
+        held_bytes=held_bytes,
         forward_bytes=tuple(float(one[0]) for one in known),
         backward_bytes=tuple(float(one[1]) for one in known),
         hosts=tuple(_hosts(cluster)),
@@ -188,8 +208,10 @@ def problem_of(
         slack=way.slack,
         recompute=way.recompute,
         splits_backward=way.splits_backward,
-        # Every rank builds the whole model.
-        fixed_bytes=float(model.num_bytes),
+        # Every rank builds the whole model, and for a while has the gradients of activations between two cuts.
+        fixed_bytes=model.num_bytes + max(held_bytes[:-1]),
+        # In the first step, it runs all stages on one microbatch.
+        check_bytes=model.num_bytes + math.fsum(held_bytes),
         state_factor=1.0 + model.optimizer.state_slots,
         tied=tuple(_tied(model)),
     )
@@ -235,7 +257,7 @@ def _hosts(cluster: ClusterSpec) -> Iterator[StageHost]:
             speed=node.compute,
             rate_out=node.bandwidth_out / node.devices,
             rate_in=node.bandwidth_in / node.devices,
-            memory=math.inf if node.memory_bytes is None else node.memory_bytes / node.devices,
+            memory=math.inf if node.memory_bytes is None else node.memory_bytes / node.devices / MEMORY_TO_SPARE,
             # Nodes in no rack have no uplink.
             rack=len(racks) if node.rack is None else racks[node.rack],
         )

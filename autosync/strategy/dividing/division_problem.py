@@ -41,7 +41,11 @@ class BlockStage(NamedTuple):
 
 
 class TiedWeight(NamedTuple):
-    """A weight that several blocks use, and its bytes. Blocks below 0 are others, which are never in a stage."""
+    """A weight that several blocks use, and its bytes.
+
+    The first of `blocks` is the first that uses it, whose `weight_bytes` have it. Blocks below 0 are others, which are
+    never in a stage.
+    """
 
     blocks: tuple[int, ...]
     num_bytes: float
@@ -50,6 +54,11 @@ class TiedWeight(NamedTuple):
         """Whether a stage has some of its blocks, and others do too."""
         inside = sum(stage.begin <= block < stage.end for block in self.blocks)
         return 0 < inside < len(self.blocks)
+
+    def is_held_again(self, stages: Sequence[BlockStage]) -> bool:
+        """Whether a host with these stages uses it, and its first block is elsewhere."""
+        inside = [any(stage.begin <= block < stage.end for stage in stages) for block in self.blocks]
+        return any(inside) and not inside[0]
 
 
 class StageCost(NamedTuple):
@@ -66,9 +75,11 @@ class DivisionProblem:
     `seconds` is forward and backward compute of each block on a host of speed 1, `weight_bytes` its parameters, and
     `held_bytes` what it keeps until its backward pass. `forward_bytes` and `backward_bytes` cross the boundary behind a
     block. With `recompute`, a stage keeps what enters it instead. With `splits_backward`, it keeps microbatches until
-    their gradients of weights are there. `uplinks` are the rates of racks. A host also keeps `fixed_bytes`, and
-    `state_factor` bytes for each byte of the parameters that it trains. `entering` and `leaving` cross the outer ends,
-    forward and backward, if other hosts compute what is beyond them; these add `least_rest` for all other microbatches.
+    their gradients of weights are there. With `deals_evenly`, the hosts of a stage compute equally many microbatches.
+    `uplinks` are the rates of racks. A host also keeps `fixed_bytes`, and `state_factor` bytes for each byte of the
+    parameters that it trains. The check of the first step takes `check_bytes` besides the fixed ones. `entering` and
+    `leaving` cross the outer ends, forward and backward, if other hosts compute what is beyond them: so many before and
+    behind as `hosts_beyond` says. These add `least_rest` for all other microbatches.
     """
 
     seconds: tuple[float, ...]
@@ -82,16 +93,23 @@ class DivisionProblem:
     slack: int = 0
     recompute: bool = False
     splits_backward: bool = False
+    deals_evenly: bool = False
     fixed_bytes: float = 0.0
+    check_bytes: float = 0.0
     state_factor: float = 0.0
     tied: tuple[TiedWeight, ...] = ()
     entering: tuple[float, float] = (0.0, 0.0)
     leaving: tuple[float, float] = (0.0, 0.0)
+    hosts_beyond: tuple[int, int] = (0, 0)
     least_rest: float = 0.0
 
     @property
     def num_blocks(self) -> int:
         return len(self.seconds)
+
+    def takes(self, count: int) -> bool:
+        """Whether a stage may have so many hosts: each of them computes a microbatch."""
+        return count <= self.microbatches and not (self.deals_evenly and self.microbatches % count)
 
     def crossing(self, boundary: int) -> tuple[float, float]:
         """Return the bytes that cross the boundary before a block, forward and backward."""
@@ -164,30 +182,38 @@ class DivisionProblem:
 
     def fits(self, stage: BlockStage, num_behind: int) -> bool:
         """Whether a stage fits into its hosts' memory; `num_behind` hosts compute the stages behind it."""
-        count = len(stage.hosts)
-        under_way = self.num_under_way(count, num_behind)
-        weights = math.fsum(self.weight_bytes[stage.begin : stage.end])
+        under_way = self.num_under_way(len(stage.hosts), num_behind)
         held = math.fsum(self.held_bytes[stage.begin : stage.end])
-        needed = self.fixed_bytes + self.state_factor * weights
-        needed += self.kept_bytes(under_way, held, self.crossing(stage.begin)[0])
+        kept = self.kept_bytes(under_way, held, self.crossing(stage.begin)[0])
+        needed = self.needed_bytes(self.trained_bytes([stage]), kept)
         return needed <= min(self.hosts[host].memory for host in stage.hosts)
 
     def num_under_way(self, count: int, num_behind: int) -> int:
         """Return how many microbatches a host of a stage with `count` hosts keeps at most."""
-        others = len(self.hosts) - count if self.splits_backward else num_behind
-        return min(-(-(count + others) // count) + self.slack, -(-self.microbatches // count))
+        before, behind = self.hosts_beyond
+        others = len(self.hosts) - count + before if self.splits_backward else num_behind
+        return min(-(-(count + others + behind) // count) + self.slack, -(-self.microbatches // count))
 
     def kept_bytes(self, under_way: int, held: float, entering: float) -> float:
         """Return what a host keeps of microbatches that are under way; of one, a backward pass needs all."""
         return under_way * entering + held if self.recompute else under_way * held
 
+    def trained_bytes(self, stages: Sequence[BlockStage]) -> float:
+        """Return the bytes of the parameters that a host with these stages trains."""
+        weights = math.fsum(math.fsum(self.weight_bytes[stage.begin : stage.end]) for stage in stages)
+        return weights + math.fsum(one.num_bytes for one in self.tied if one.is_held_again(stages))
+
+    def needed_bytes(self, trained: float, kept: float) -> float:
+        """Return the memory of a host that trains so many bytes of parameters, and keeps so much of microbatches."""
+        return self.fixed_bytes + max(self.state_factor * trained + kept, self.check_bytes)
+
     def time_of(self, stages: Sequence[BlockStage]) -> float:
-        """Return the time of a step; infinite if a stage does not fit, or has more hosts than microbatches."""
+        """Return the time of a step; infinite if a stage does not fit, or may not have so many hosts."""
         costs = [self.stage_cost(stage) for stage in stages]
         behind = len(self.hosts)
         for stage in stages:
             behind -= len(stage.hosts)
-            if not self.fits(stage, behind) or len(stage.hosts) > self.microbatches:
+            if not self.fits(stage, behind) or not self.takes(len(stage.hosts)):
                 return math.inf
         racks = [self.rack_of(stage.hosts) for stage in stages]
         for number, stage in enumerate(stages[:-1]):

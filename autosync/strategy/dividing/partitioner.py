@@ -14,18 +14,17 @@ Source: Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN T
 
 from __future__ import annotations
 
-import bisect
 import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem, StageHost, TiedWeight
+from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem, StageHost
+from autosync.strategy.dividing.joined_blocks import joined, unjoined
 
 MOST_MIXTURES = 64
 """With more kinds of mixtures, stages have hosts of one class."""
@@ -56,17 +55,21 @@ def partition(problem: DivisionProblem, *, divides: bool = False) -> FoundDivisi
 
     With `divides`, it has two stages or more.
     """
-    programme = _Programme(problem, divides=divides)
-    if programme.num_states > MOST_STATES:
-        in_order = [_Programme(problem, order=order, divides=divides).solve() for order in programme.orders()]
-        return min(filter(None, in_order), key=_seconds, default=None)
-    if programme.work > MOST_WORK:
-        num_blocks = max(LEAST_BLOCKS, math.isqrt(int(MOST_WORK * problem.num_blocks**2 / programme.work)))
-        if num_blocks < problem.num_blocks:
-            joined, ends = _joined(problem, num_blocks)
-            found = partition(joined, divides=divides)
-            return found and _unjoined(problem, found, ends)
-    return programme.solve()
+    programmes = [_Programme(problem, divides=divides)]
+    if programmes[0].num_states > MOST_STATES:
+        orders = programmes[0].orders()
+        programmes = [_Programme(problem, order=order, divides=divides) for order in orders]
+    work = max(1, *(programme.work for programme in programmes))
+    least = max(programme.least_blocks for programme in programmes)
+    num_blocks = max(least, math.isqrt(int(MOST_WORK * problem.num_blocks**2 / work)))
+    if work > MOST_WORK and num_blocks < problem.num_blocks:
+        of_fewer, ends = joined(problem, num_blocks)
+        found = partition(of_fewer, divides=divides)
+        if found is None:
+            return None
+        stages = unjoined(found.stages, ends)
+        return FoundDivision(stages, problem.time_of(stages))
+    return min(filter(None, (programme.solve() for programme in programmes)), key=_seconds, default=None)
 
 
 class _Mixture(NamedTuple):
@@ -99,7 +102,7 @@ class _Programme:
         self._mixtures = [
             self._mixture(counts)
             for counts in self._kinds()
-            if sum(counts) <= problem.microbatches and not (divides and counts == self._all)
+            if problem.takes(sum(counts)) and not (divides and counts == self._all)
         ]
         # Behind the last stage there is no rack.
         self._racks = sorted({one.rack for one in self._mixtures})
@@ -125,15 +128,15 @@ class _Programme:
         """The number of combinations of used hosts."""
         return math.prod(count + 1 for count in self._all)
 
-    def orders(self) -> list[list[StageHost]]:
-        """Return orders in which classes may be used up: by rack and speed, or by speed alone."""
+    def orders(self) -> list[tuple[StageHost, ...]]:
+        """Return the different orders in which classes may be used up: by rack and speed, or by speed alone."""
         hosts = self._kinds_of_hosts
         keys: list[Callable[[StageHost], tuple[float, ...]]] = [
             lambda host: (host.rack, host.speed),
             lambda host: (host.rack, -host.speed),
             lambda host: (host.speed, min(host.rate_out, host.rate_in)),
         ]
-        return [sorted(hosts, key=key) for key in keys]
+        return list(dict.fromkeys(tuple(sorted(hosts, key=key)) for key in keys))
 
     def _used(self) -> list[Counts]:
         """Return the combinations of used hosts, from none to all."""
@@ -148,7 +151,27 @@ class _Programme:
     @property
     def work(self) -> int:
         """About how many numbers one pass compares."""
-        return self.num_states * len(self._mixtures) * len(self._racks) * NUM_LIMITS * self._problem.num_blocks**2 // 4
+        if self._is_in_order:
+            num_pairs = sum(len(self._mixtures_before(used)) for used in self._used()[1:])
+        else:
+            num_pairs = self.num_states * len(self._mixtures) * len(self._racks)
+        return num_pairs * NUM_LIMITS * self._problem.num_blocks**2 // 4
+
+    @property
+    def least_blocks(self) -> int:
+        """The fewest blocks with which the hosts of each class can have their stages, and a choice of boundaries."""
+        least_stages = sum(-(-count // self._problem.microbatches) for count in self._all)
+        return max(LEAST_BLOCKS, 2 * least_stages)
+
+    def _mixtures_before(self, used: Counts) -> Sequence[int]:
+        """Return the mixtures (by position) that the first of the stages with these hosts may have.
+
+        In order, only the last class in use is used up in part.
+        """
+        if not self._is_in_order:
+            return range(len(self._mixtures))
+        last = max(place for place, count in enumerate(used) if count)
+        return [number for number, mixture in enumerate(self._mixtures) if mixture.counts[last]]
 
     def solve(self) -> FoundDivision | None:
         best = self._below([math.inf])
@@ -224,12 +247,26 @@ class _Programme:
             return None
         count = len(mixture.hosts)
         under_way = problem.num_under_way(count, num_behind)
-        needed = problem.fixed_bytes + problem.state_factor * _runs(problem.weight_bytes)
         kept = under_way * _runs(problem.held_bytes)
         if problem.recompute:
             entering = np.array([problem.crossing(boundary)[0] for boundary in range(problem.num_blocks + 1)])
             kept = under_way * entering[:, None] + _runs(problem.held_bytes)
-        return np.asarray(needed + kept > memory)
+        in_a_step = problem.state_factor * self._trained_bytes() + kept
+        return np.asarray(problem.fixed_bytes + np.maximum(in_a_step, problem.check_bytes) > memory)
+
+    @functools.cache  # noqa: B019 - see above
+    def _trained_bytes(self) -> Vector:
+        """Return the bytes of the parameters that the hosts of every run of blocks train."""
+        found = _runs(self._problem.weight_bytes)
+        for one in self._problem.tied:
+            first, *later = (self._is_within(block) for block in one.blocks)
+            held_again = np.logical_or.reduce([np.zeros_like(first), *later]) & ~first
+            found += one.num_bytes * held_again
+        return found
+
+    def _is_within(self, block: int) -> npt.NDArray[np.bool_]:
+        """Return whether every run of blocks has a block."""
+        return _runs([float(block == other) for other in range(self._problem.num_blocks)]) > 0
 
     def _below(self, limits: Sequence[float]) -> FoundDivision | None:
         """Return the best division of which no stage adds more than a limit, over all limits."""
@@ -242,8 +279,9 @@ class _Programme:
         none: Counts = (0,) * len(self._all)
         states[none, None] = _Choice(start, nothing, nothing, nothing)
         for used in self._used()[1:]:
-            for number, mixture in enumerate(self._mixtures):
-                behind = tuple(one - other for one, other in zip(used, mixture.counts, strict=True))
+            for number in self._mixtures_before(used):
+                counts = self._mixtures[number].counts
+                behind = tuple(one - other for one, other in zip(used, counts, strict=True))
                 if min(behind) >= 0:
                     self._extend(states, used, number, behind, bounds)
         return self._best(states, limits)
@@ -335,44 +373,3 @@ def _runs(values: Sequence[float]) -> Vector:
     """Return the sum of every run of values, by its begin and end."""
     until = np.concatenate(([0.0], np.cumsum(values)))
     return np.asarray(until[None, :] - until[:, None])
-
-
-def _joined(problem: DivisionProblem, num_blocks: int) -> tuple[DivisionProblem, list[int]]:
-    """Return the problem with fewer blocks, of about equal time, and where each of them ends.
-
-    Of the boundaries near an even one, the one that the fewest bytes cross stays.
-    """
-    until = np.cumsum(problem.seconds)
-    ends: list[int] = []
-    for number in range(1, num_blocks):
-        at = int(np.searchsorted(until, until[-1] * number / num_blocks))
-        near = [place for place in range(at - 1, at + 3) if (ends[-1] if ends else 0) < place < problem.num_blocks]
-        if near:
-            ends.append(min(near, key=lambda place: sum(problem.crossing(place))))
-    ends.append(problem.num_blocks)
-    begins = [0, *ends[:-1]]
-
-    def sums(values: Sequence[float]) -> tuple[float, ...]:
-        return tuple(math.fsum(values[begin:end]) for begin, end in zip(begins, ends, strict=True))
-
-    joined = replace(
-        problem,
-        seconds=sums(problem.seconds),
-        weight_bytes=sums(problem.weight_bytes),
-        held_bytes=sums(problem.held_bytes),
-        forward_bytes=tuple(problem.crossing(end)[0] for end in ends[:-1]),
-        backward_bytes=tuple(problem.crossing(end)[1] for end in ends[:-1]),
-        tied=tuple(_joined_weight(one, ends) for one in problem.tied),
-    )
-    return joined, ends
-
-
-def _joined_weight(weight: TiedWeight, ends: Sequence[int]) -> TiedWeight:
-    blocks = {block if block < 0 else bisect.bisect(ends, block) for block in weight.blocks}
-    return weight._replace(blocks=tuple(sorted(blocks)))
-
-
-def _unjoined(problem: DivisionProblem, found: FoundDivision, ends: Sequence[int]) -> FoundDivision:
-    places = [0, *ends]
-    stages = tuple(BlockStage(places[one.begin], places[one.end], one.hosts) for one in found.stages)
-    return FoundDivision(stages, problem.time_of(stages))

@@ -46,16 +46,18 @@ def timed(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Strateg
 
 
 def _speed(stage: ModelStage, cluster: ClusterSpec) -> float:
-    return min(cluster.nodes[cluster.ranks[rank].node].compute for rank in stage.ranks)
+    ranks = cluster.ranks
+    return min(cluster.nodes[ranks[rank].node].compute for rank in stage.ranks)
 
 
 def _send_seconds(
     stages: tuple[ModelStage, ...], model: ModelSpec, cluster: ClusterSpec, num_examples: int
 ) -> Iterator[float]:
     """Yield how long a microbatch takes over each boundary, on links that nothing else uses."""
+    ranks = cluster.ranks
     for (before, after), cut in zip(itertools.pairwise(stages), boundary_cuts(stages, model), strict=True):
         sizes = bytes_of_microbatch(cut, model, num_examples) or (0, 0)
-        nodes = ({cluster.ranks[rank].node for rank in stage.ranks} for stage in (before, after))
+        nodes = ({ranks[rank].node for rank in stage.ranks} for stage in (before, after))
         rates = [_rate(cluster, one, other) for one, other in itertools.product(*nodes)]
         yield max(sizes) / min(rates)
 

@@ -61,11 +61,7 @@ def _around(problem: DivisionProblem, host: int, first: int, last: int) -> Found
     compute = (math.fsum(problem.seconds[:first]) + math.fsum(problem.seconds[last:])) / there.speed
     (forth, back), (forth_in, back_out) = problem.crossing(first), problem.crossing(last)
     wire = max((forth + back_out) / there.rate_out, (back + forth_in) / there.rate_in)
-    weights = math.fsum(problem.weight_bytes[:first]) + math.fsum(problem.weight_bytes[last:])
-    held = math.fsum(problem.held_bytes[:first]) + math.fsum(problem.held_bytes[last:])
-    under_way = min(len(problem.hosts) + problem.slack, problem.microbatches)
-    kept = problem.kept_bytes(under_way, held, forth_in)
-    if problem.fixed_bytes + problem.state_factor * weights + kept > there.memory:
+    if not _has_room(problem, host, first, last):
         return None
     inner = partition(
         replace(
@@ -79,6 +75,7 @@ def _around(problem: DivisionProblem, host: int, first: int, last: int) -> Found
             tied=tuple(_without_ends(one, first, last) for one in problem.tied),
             entering=(forth, back),
             leaving=(forth_in, back_out),
+            hosts_beyond=(1, 1),
             least_rest=(problem.microbatches - 1) * max(compute, wire),
         )
     )
@@ -92,7 +89,22 @@ def _around(problem: DivisionProblem, host: int, first: int, last: int) -> Found
     return FoundDivision(stages, inner.seconds + compute + forth_in / there.rate_in + back / there.rate_in)
 
 
+def _has_room(problem: DivisionProblem, host: int, first: int, last: int) -> bool:
+    """Whether a host's memory has room for the blocks before `first` and from `last` on.
+
+    For each of these stages, the host counts once more, as one beyond the others.
+    """
+    beginning, end = BlockStage(0, first, (host,)), BlockStage(last, problem.num_blocks, (host,))
+    kept = []
+    for stage, beyond, num_behind in ((beginning, (0, 1), len(problem.hosts) - 1), (end, (1, 0), 0)):
+        under_way = replace(problem, hosts_beyond=beyond).num_under_way(1, num_behind)
+        held = math.fsum(problem.held_bytes[stage.begin : stage.end])
+        kept.append(problem.kept_bytes(under_way, held, problem.crossing(stage.begin)[0]))
+    needed = problem.needed_bytes(problem.trained_bytes([beginning, end]), math.fsum(kept))
+    return needed <= problem.hosts[host].memory
+
+
 def _without_ends(weight: TiedWeight, first: int, last: int) -> TiedWeight:
     """Return a weight as the blocks between use it."""
-    blocks = {block - first if first <= block < last else -1 for block in weight.blocks}
-    return weight._replace(blocks=tuple(sorted(blocks)))
+    blocks = (block - first if first <= block < last else -1 for block in weight.blocks)
+    return weight._replace(blocks=tuple(dict.fromkeys(blocks)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
 from dataclasses import replace
 
 from autosync.errors import DoesNotApplyError
@@ -67,12 +67,13 @@ class _Times:
     def even_out(self, num_examples: int) -> tuple[int, ...]:
         """Return the shares with the smallest time of the slowest rank."""
         shares = [1] * len(self._speeds)
+        with_one_more = [(self.of(rank, 2), rank) for rank in range(len(shares))]
+        heapq.heapify(with_one_more)
         for _ in range(num_examples - len(shares)):
-            shares[self._next(shares)] += 1
+            rank = with_one_more[0][1]
+            shares[rank] += 1
+            heapq.heapreplace(with_one_more, (self.of(rank, shares[rank] + 1), rank))
         return tuple(shares)
-
-    def _next(self, shares: Sequence[int]) -> int:
-        return min(range(len(shares)), key=lambda rank: (self.of(rank, shares[rank] + 1), rank))
 
 
 def _until_first_bucket(strategy: Strategy, model: ModelSpec) -> float:

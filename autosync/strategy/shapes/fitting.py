@@ -14,7 +14,9 @@ of the best trees are kept as shorten an all-reduce of `num_bytes` by more than 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -22,18 +24,20 @@ import numpy as np
 
 from autosync.specs.cluster import ClusterSpec
 from autosync.strategy.shapes.cheapest_trees import CheapestTrees, TreePrices, TreesToRoots
-from autosync.strategy.shapes.levels import Ranks, levels
+from autosync.strategy.shapes.levels import Ranks, levels, num_level_shares
 from autosync.strategy.shapes.links import Floats, Integers, TreeLinks, tree_links, without_servers
 from autosync.strategy.shapes.pod_trees import PodPlaces, PodTrees
-from autosync.strategy.shapes.trees import ABSENT, Parents, TreeShare, simplified
+from autosync.strategy.shapes.trees import ABSENT, MAX_SHARES, Parents, TreeShare, simplified
 from autosync.strategy.shapes.waves import pieces_of, wave_seconds
 
 MOST_TREES = 64
+MANY_NODES = 64
+"""With more nodes, the search is shorter: so many of them are tried as roots, in few rounds."""
 NUM_BYTES = 16e6
 MESSAGE_SECONDS = 1e-4
 """The price of one more message at a node, both its ends together."""
 
-_MOST_ROUNDS = 60
+_MOST_ROUNDS, _FEW_ROUNDS = 60, 5
 _CLOSE_ENOUGH = 0.005
 """How near to the optimum the search for candidates ends, as a share of the time."""
 
@@ -76,7 +80,6 @@ class _Solution(NamedTuple):
     prices: Floats
 
 
-@functools.lru_cache(maxsize=64)
 def fitted_shares(
     cluster: ClusterSpec,
     *,
@@ -89,7 +92,21 @@ def fitted_shares(
 
     Nodes that only serve may be inner nodes, unless `takes_servers` is false.
     """
-    links = tree_links(cluster) if takes_servers else without_servers(tree_links(cluster))
+    # Without servers, it is the same search for all-reduces and for shards.
+    leaves_out = not takes_servers and any(rank.role == "server" for rank in cluster.ranks)
+    return _fitted(cluster, num_bytes, message_seconds, most_trees, leaves_out_servers=leaves_out)
+
+
+@functools.lru_cache(maxsize=64)
+def _fitted(
+    cluster: ClusterSpec,
+    num_bytes: float,
+    message_seconds: float,
+    most_trees: int,
+    *,
+    leaves_out_servers: bool,
+) -> tuple[TreeShare, ...]:
+    links = without_servers(tree_links(cluster)) if leaves_out_servers else tree_links(cluster)
     if links.serves[1:].all():
         # The only node with workers comes first, and no link is used.
         alone = (0, *[ABSENT] * (links.num_nodes - 1))
@@ -101,13 +118,16 @@ def fitted_shares(
         num_messages = len(trees) * pieces_of(division.shares, num_bytes=num_bytes)
         return wave_seconds(links, trees, division.shares, num_bytes=num_bytes) + price * num_messages
 
-    of_levels = _of_levels(cluster, links)
+    # Only with pods, candidates begin with levels, which may then be more than are kept.
+    most_levels = MAX_SHARES if links.has_pods else most_trees
+    has_levels = num_level_shares(cluster) <= most_levels
+    of_levels = _of_levels(cluster, links) if has_levels else _Division((), np.zeros(0))
     useful = _useful_candidates(links, of_levels.candidates if links.has_pods else ())
-    chains = list(_chains(links))[:most_trees]
+    chains = list(itertools.islice(_chains(links), most_trees))
     divisions = [*_divisions(useful, most_trees), *_divisions(chains, most_trees)]
     # The programme uses no more trees than it needs. With more of them, the first and the last waves are fuller.
     divisions.append(_Division(chains, np.ones(len(chains)) / len(chains)))
-    if len(of_levels.candidates) <= most_trees:
+    if 0 < len(of_levels.candidates) <= most_trees:
         divisions.append(of_levels)
     return _as_shares(links, *min(divisions, key=seconds))
 
@@ -143,7 +163,7 @@ def _useful_candidates(links: TreeLinks, known: Iterable[_Candidate]) -> list[_C
     for candidate in [*known, *_cheapest(links, even), *_around_each_node(links)]:
         found.setdefault(candidate[:2], candidate)
     best = [math.inf]
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MOST_ROUNDS if links.num_nodes <= MANY_NODES else _FEW_ROUNDS):
         solution = _solve(list(found.values()))
         best.append(min(best[-1], solution.cost))
         # With pods, no candidate is proven to be the cheapest, so prices may never tell that the end has come.
@@ -186,7 +206,7 @@ def _chains(links: TreeLinks) -> Iterable[_Candidate]:
 
 def _around_each_node(links: TreeLinks) -> Iterable[_Candidate]:
     """Yield a tree for each root, in which the root leads its rack and others are led in turn."""
-    for root in range(links.num_nodes):
+    for root in _roots(links):
         receive = np.ones(links.num_nodes)
         for rack in range(links.num_racks):
             members = np.flatnonzero((links.rack == rack) & ~links.serves)
@@ -200,10 +220,22 @@ def _around_each_node(links: TreeLinks) -> Iterable[_Candidate]:
         yield _candidate(links, parents, parents)
 
 
+def _roots(links: TreeLinks) -> list[int]:
+    """Return the nodes that are tried as roots: all, or of very many the fastest ones of each rack."""
+    rack, speed = links.rack.tolist(), np.minimum(links.node_out, links.node_in).tolist()
+    by_speed = sorted(range(links.num_nodes), key=lambda node: -speed[node])
+    faster: Counter[int] = Counter()
+    places: dict[int, int] = {}
+    for node in by_speed:
+        places[node] = faster[rack[node]]
+        faster[rack[node]] += 1
+    return sorted(sorted(by_speed, key=places.__getitem__)[:MANY_NODES])
+
+
 def _cheapest(links: TreeLinks, prices: Floats) -> list[_Candidate]:
     """Return for each root the cheapest trees under prices of links (for the seconds of each)."""
     reduction, distribution = _both_ways(links, prices)
-    return [_candidate(links, reduction.to(root), distribution.to(root)) for root in range(links.num_nodes)]
+    return [_candidate(links, reduction.to(root), distribution.to(root)) for root in _roots(links)]
 
 
 def _varied(links: TreeLinks, prices: Floats, rng: np.random.Generator) -> list[_Candidate]:
@@ -213,7 +245,7 @@ def _varied(links: TreeLinks, prices: Floats, rng: np.random.Generator) -> list[
     as leaders, and without variation each round would add one.
     """
     found = []
-    for root in range(links.num_nodes):
+    for root in _roots(links):
         noise = np.exp(_VARIATION * rng.standard_normal(len(prices)))
         reduction, distribution = _both_ways(links, prices * noise)
         found.append(_candidate(links, reduction.to(root), distribution.to(root)))
@@ -254,10 +286,15 @@ def _solve(candidates: Sequence[_Candidate]) -> _Solution:
     interfaces = np.arange(2 * len(candidates[0].up))
     limits = np.zeros((num_links + len(interfaces), 2))
     limits[:num_links, 0] = limits[num_links:, 1] = -1.0
+    loads = np.vstack((seconds, seconds[interfaces])) / scale
+    usual = np.zeros(len(loads))
+    if len(candidates[0].up) > MANY_NODES:
+        # Most trees occupy a link equally long. As shares add up to 1, that is a constant, and few numbers are left.
+        usual = np.median(loads, axis=1)
     found = linprog(
         c=[*[0.0] * count, 1.0, _INTERFACE_COST],
-        A_ub=np.hstack((np.vstack((seconds, seconds[interfaces])) / scale, limits)),
-        b_ub=np.zeros(len(limits)),
+        A_ub=np.hstack((loads - usual[:, None], limits)),
+        b_ub=-usual,
         A_eq=[[*[1.0] * count, 0.0, 0.0]],
         b_eq=[1.0],
         method="highs",

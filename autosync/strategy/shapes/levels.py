@@ -60,10 +60,10 @@ def worker_pods(cluster: ClusterSpec) -> tuple[PodRanks, ...]:
 
     A rack outside pods is a pod of one rack. A node that stands in a pod, but in no rack, is a rack by itself.
     """
-    around = racks_around(cluster)
+    around, ranks = racks_around(cluster), cluster.ranks
     found: dict[tuple[str, int], list[tuple[int, Ranks]]] = {}
     for group in cluster.worker_groups():
-        node = cluster.ranks[group[0]].node
+        node = ranks[group[0]].node
         outer, inner = around[node]
         key = ("node", node) if outer == NO_RACK else ("rack", outer)
         found.setdefault(key, []).append((inner, group))

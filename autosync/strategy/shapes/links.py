@@ -135,10 +135,11 @@ def _edges(parents: Integers) -> Integers:
 @functools.lru_cache(maxsize=64)
 def tree_links(cluster: ClusterSpec) -> TreeLinks:
     """Return the links of a cluster's nodes: as probed, else as its file claims."""
-    servers = tuple([(rank.index,) for rank in cluster.ranks if rank.role == "server"])
+    all_ranks, around = cluster.ranks, racks_around(cluster)
+    servers = tuple([(rank.index,) for rank in all_ranks if rank.role == "server"])
     ranks = (*[node for rack in worker_racks(cluster) for node in rack], *servers)
-    places = [cluster.ranks[group[0]].node for group in ranks]
-    outer, inner = zip(*[racks_around(cluster)[place] for place in places], strict=True)
+    places = [all_ranks[group[0]].node for group in ranks]
+    outer, inner = zip(*[around[place] for place in places], strict=True)
     rack, (rack_out, rack_in) = _units(cluster, outer)
     inner_rack, (inner_out, inner_in) = np.zeros(len(places), dtype=np.int64), np.zeros((2, 0))
     if any(rack != NO_RACK for rack in inner):

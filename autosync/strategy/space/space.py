@@ -24,7 +24,7 @@ from autosync.strategy.space.mutation import Mutator
 from autosync.strategy.space.placement import bandwidths_of
 from autosync.strategy.space.sampling import Sampler
 from autosync.strategy.space.stage_space import StageSpace
-from autosync.strategy.stage_rules import why_undivided
+from autosync.strategy.stage_rules import STAGE_ROUTES, why_undivided
 from autosync.strategy.synchronisers.all_reduce import PLAIN
 
 P_STAGES = 0.15
@@ -85,6 +85,10 @@ class Space:
             return "the limits leave out stages"
         if PLAIN.kind not in self.limits.synchronisers:
             return "the limits leave out all_reduce, by which the ranks of a stage add up their gradients"
+        if "backward" not in self.limits.overlaps:
+            return "the limits leave out overlap backward, the only one of strategies with stages"
+        if not set(STAGE_ROUTES).intersection(self.limits.topologies):
+            return f"the limits leave out all topologies of strategies with stages: {', '.join(STAGE_ROUTES)}"
         return why_undivided(self.model, self.cluster)
 
     @functools.cached_property

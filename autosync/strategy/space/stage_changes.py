@@ -1,4 +1,7 @@
-"""Changes of one aspect of the stages. Each returns None if it does not apply, and may return an illegal strategy."""
+"""Changes of one aspect of the stages.
+
+Each returns None if it does not apply, and may return an illegal strategy. Changed stages have no units.
+"""
 
 from __future__ import annotations
 
@@ -69,10 +72,7 @@ def swap_ranks(room: StageRoom, strategy: Strategy, rng: random.Random) -> Strat
         return None
     one, other = rng.sample(ranks, 2)
     places = {one: other, other: one}
-    stages = [
-        _with_ranks(stage, [places.get(rank, rank) for rank in stage.ranks]) if stage.ranks else stage
-        for stage in strategy.stages
-    ]
+    stages = [_with_ranks(stage, [places.get(rank, rank) for rank in stage.ranks]) for stage in strategy.stages]
     return _with_stages(room, strategy, stages)
 
 
@@ -179,7 +179,9 @@ def change_recompute(room: StageRoom, strategy: Strategy, rng: random.Random) ->
 
 
 def _with_stages(room: StageRoom, strategy: Strategy, stages: Sequence[ModelStage]) -> Strategy:
-    return regrouped(replace(strategy, name="", stages=tuple(stages)), room.model)
+    # The units are those of the stages before, and new stages have none. What is legal gets them anew.
+    untimed = tuple(replace(stage, units=()) for stage in stages)
+    return regrouped(replace(strategy, name="", stages=untimed, send_units=0), room.model)
 
 
 def _with_ranks(stage: ModelStage, ranks: Sequence[int]) -> ModelStage:

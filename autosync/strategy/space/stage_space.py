@@ -25,7 +25,9 @@ from autosync.strategy.space import message_changes, part_changes, stage_changes
 from autosync.strategy.space.chance import draw_weighted
 from autosync.strategy.space.editing import Room
 from autosync.strategy.space.stage_changes import StageRoom
+from autosync.strategy.stage_rules import STAGE_ROUTES
 from autosync.strategy.stages import FLUSHED, SCHEDULES, most_missed
+from autosync.strategy.synchronisers.all_reduce import PLAIN
 
 NUM_PROPOSALS = 8
 P_ANOTHER_CHANGE = 0.5
@@ -85,7 +87,13 @@ class StageSpace:
     def proposals(self) -> tuple[Strategy, ...]:
         """The divisions that the partitioner takes for the fastest, the fastest first; none if none fits in memory."""
         found = proposed_divisions(self._model, self._cluster, most=NUM_PROPOSALS, may_be_stale=self._may_be_stale)
-        return tuple(one for one in found if self._may_be(one))
+        return tuple(one for one in map(self._routed, found) if self._may_be(one))
+
+    def _routed(self, strategy: Strategy) -> Strategy:
+        """Return a proposal whose ranks all-reduce by the first topology that the limits allow."""
+        route = next(one for one in STAGE_ROUTES if one in self._room.limits.topologies)
+        synchroniser = replace(PLAIN, topology=route)
+        return replace(strategy, messages=tuple(replace(one, synchroniser=synchroniser) for one in strategy.messages))
 
     def sample(self, rng: random.Random) -> Strategy | None:
         """Draw a strategy with stages; None if the partitioner proposes none."""
@@ -99,19 +107,18 @@ class StageSpace:
 
     def mutate(self, strategy: Strategy, rng: random.Random) -> Strategy:
         """Return a legal strategy that differs in one aspect, or the same one if `MAX_TRIES` changes found none."""
-        before = canonical(strategy, self._model, self._cluster)
+        before = canonical(timed(strategy, self._model, self._cluster), self._model, self._cluster)
         sums = any(len(stage.ranks) > 1 for stage in strategy.stages)
         for _ in range(MAX_TRIES):
             if sums and rng.random() < P_MESSAGES:
                 changed = draw_weighted(rng, MESSAGE_WEIGHTS)(self._room, strategy, rng)
             else:
                 changed = draw_weighted(rng, STAGE_WEIGHTS)(self._stages, strategy, rng)
-            if (
-                changed is not None
-                and self._may_be(changed)
-                and canonical(changed, self._model, self._cluster) != before
-            ):
-                return timed(changed, self._model, self._cluster)
+            if changed is None or not self._may_be(changed):
+                continue
+            child = timed(changed, self._model, self._cluster)
+            if canonical(child, self._model, self._cluster) != before:
+                return child
         return strategy
 
     def _may_be(self, strategy: Strategy) -> bool:

@@ -89,7 +89,7 @@ class AllReduce(Synchroniser):
         if cluster.racks and cluster.num_workers > 1:
             if "levels" in limits.topologies:
                 yield cls(topology="levels")
-            if "trees" in limits.topologies:
+            if fits_trees(cluster, limits):
                 # It loads numpy, which readers of strategies do not need.
                 from autosync.strategy.shapes.fitting import fitted_shares
 

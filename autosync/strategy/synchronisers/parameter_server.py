@@ -47,9 +47,9 @@ class ParameterServer(Synchroniser):
         """Drop `local_proxy` if each node has one rank, or if all workers are on the server's own node."""
         if not self.local_proxy:
             return self
-        groups = cluster.worker_groups()
-        nodes = {cluster.ranks[group[0]].node for group in groups}
-        if all(len(group) == 1 for group in groups) or nodes == {cluster.node_index(self.server)}:
+        groups, ranks = cluster.worker_groups(), cluster.ranks
+        is_flat = all(len(group) == 1 for group in groups)
+        if is_flat or {ranks[group[0]].node for group in groups} == {cluster.node_index(self.server)}:
             return replace(self, local_proxy=False)
         return self
 

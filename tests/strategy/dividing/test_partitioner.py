@@ -9,9 +9,11 @@ from dataclasses import replace
 
 import pytest
 
+from autosync.strategy.dividing import partitioner
 from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem, StageHost, TiedWeight
-from autosync.strategy.dividing.partitioner import partition
+from autosync.strategy.dividing.partitioner import _Programme, partition
 from autosync.strategy.dividing.wrapped import wrapped
+from autosync.strategy.stages import ModelStage, most_under_way
 
 NUM_CASES = 200
 
@@ -148,6 +150,46 @@ def test_a_hundred_layers_on_sixteen_hosts_take_less_than_a_second(num_classes: 
     assert time.process_time() - begin < 3.0
 
 
+def _of_hosts(hosts: tuple[StageHost, ...], num_blocks: int, microbatches: int) -> DivisionProblem:
+    return DivisionProblem(
+        seconds=(0.01,) * num_blocks,
+        weight_bytes=(1e6,) * num_blocks,
+        held_bytes=(0.0,) * num_blocks,
+        forward_bytes=(1e5,) * (num_blocks - 1),
+        backward_bytes=(1e5,) * (num_blocks - 1),
+        hosts=hosts,
+        uplinks=(1e9,) * (1 + max(host.rack for host in hosts)),
+        microbatches=microbatches,
+    )
+
+
+def test_orders_that_are_the_same_are_tried_once() -> None:
+    alike = (StageHost(rate_out=1e8, rate_in=1e8),) * 160
+    assert len(_Programme(_of_hosts(alike, 10, 8)).orders()) == 1
+    unlike = tuple(StageHost(speed=1.0 + number % 3, rack=number % 7) for number in range(160))
+    assert len(_Programme(_of_hosts(unlike, 10, 8)).orders()) == 3
+
+
+@pytest.mark.slow
+def test_many_alike_hosts_take_seconds() -> None:
+    begin = time.process_time()
+    assert partition(_of_hosts((StageHost(rate_out=1e8, rate_in=1e8),) * 200, 100, 64)) is not None
+    # Three seconds on an idle machine; without joined blocks, minutes.
+    assert time.process_time() - begin < 15.0
+
+
+def test_blocks_are_not_joined_into_fewer_than_the_stages_that_many_classes_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of 30 racks has stages of its own, because a stage has hosts of one class."""
+    monkeypatch.setattr(partitioner, "MOST_WORK", 100_000)
+    hosts = tuple(StageHost(rate_out=1e8, rate_in=1e8, rack=number // 2) for number in range(60))
+    found = partition(_of_hosts(hosts, 80, 8))
+    assert found is not None
+    assert len(found.stages) >= 30
+    assert sorted(host for stage in found.stages for host in stage.hosts) == list(range(60))
+
+
 def test_a_large_tied_weight_keeps_both_ends_on_one_host() -> None:
     problem = DivisionProblem(
         seconds=(0.002, *(0.01,) * 8, 0.008),
@@ -224,3 +266,27 @@ def test_gradients_are_summed_after_the_slowest_stage_has_passed_the_last_microb
     seconds = problem.time_of([BlockStage(0, 1, (0,)), BlockStage(1, 2, (1, 2))])
     even = (0.03 + 0.01) / 3
     assert seconds == pytest.approx(0.03 + 0.01 + max(10 * 0.03, 10 * even + 0.1))
+
+
+def _under_way_of_wrapped_stages(*, splits_backward: bool) -> list[int]:
+    """How many microbatches the hosts of an inner first and last stage keep, of three between both ends of a fourth."""
+    hosts = (StageHost(),) * 3
+    inner = replace(_of_hosts(hosts, 3, 20), splits_backward=splits_backward, hosts_beyond=(1, 1))
+    return [inner.num_under_way(1, 2), inner.num_under_way(1, 0)]
+
+
+def test_the_host_of_both_ends_counts_behind_all_stages_between() -> None:
+    """As the schedules have it: as many as this stage and those behind it can work on, or as all stages can."""
+    stages = [ModelStage(before=number, ranks=(rank,)) for number, rank in enumerate((0, 1, 2, 3, 0))]
+    assert _under_way_of_wrapped_stages(splits_backward=False) == [most_under_way(stages, n, 0) for n in (1, 3)]
+    assert _under_way_of_wrapped_stages(splits_backward=True) == [most_under_way(stages, n, 0, since=0) for n in (1, 3)]
+
+
+def test_a_tied_weight_takes_memory_in_both_stages() -> None:
+    weight = TiedWeight((0, 3), 5.0)
+    problem = replace(_of_hosts((StageHost(),) * 2, 4, 2), weight_bytes=(7.0, 1.0, 1.0, 1.0), tied=(weight,))
+    first, last = BlockStage(0, 2, (0,)), BlockStage(2, 4, (1,))
+    assert problem.trained_bytes([first]) == 8.0
+    assert problem.trained_bytes([last]) == 2.0 + 5.0
+    assert problem.trained_bytes([BlockStage(0, 1, (0,)), BlockStage(3, 4, (0,))]) == 8.0
+    assert problem.trained_bytes([BlockStage(0, 4, (0, 1))]) == 10.0

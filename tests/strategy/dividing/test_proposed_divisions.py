@@ -1,18 +1,35 @@
 """The partitioner's proposals: several, all legal, with two stages or more, and within memory."""
 
+import itertools
+import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
+from autosync.errors import InputError
 from autosync.plan.lowering import lower
+from autosync.search import node_memory
 from autosync.search.node_memory import NodeMemory
+from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.canonical import strategy_id
-from autosync.strategy.dividing.divide import divide, proposed_divisions
+from autosync.strategy.dividing.divide import (
+    MEMORY_TO_SPARE,
+    UnderWay,
+    _stages,
+    divide,
+    problem_of,
+    proposed_divisions,
+)
+from autosync.strategy.dividing.divided import divided_strategy
+from autosync.strategy.dividing.partitioner import partition
 from autosync.strategy.dividing.regrouping import regrouped
+from autosync.strategy.dividing.timed import timed
+from autosync.strategy.dividing.wrapped import wrapped
 from autosync.strategy.stage_compute import strategy_compute_seconds
 from autosync.strategy.stage_words import stages_in_words
-from autosync.strategy.stages import ModelStage
+from autosync.strategy.stages import ModelStage, PipelineSchedule
 from tests.helpers.staged_models import chain, nodes
 
 MODEL, CLUSTER = chain(6, batch_size=8, tied=[(0, 5)]), nodes(1, 1, 2)
@@ -40,7 +57,7 @@ def test_proposals_fit_into_memory_or_there_are_none() -> None:
 
 
 def test_activations_are_computed_again_where_memory_is_too_small_to_keep_them() -> None:
-    held = tuple(replace(cut, held_bytes=40_000 * cut.before) for cut in MODEL.timeline.cuts)
+    held = tuple(replace(cut, held_bytes=40_000) for cut in MODEL.timeline.cuts)
     model = replace(MODEL, timeline=replace(MODEL.timeline, cuts=held))
 
     def proposed(memory_bytes: int) -> set[bool]:
@@ -48,8 +65,58 @@ def test_activations_are_computed_again_where_memory_is_too_small_to_keep_them()
         return {one.recompute for one in proposed_divisions(model, replace(CLUSTER, nodes=nodes), most=4)}
 
     assert proposed(10**9) == {False}
-    # The first of four stages keeps four microbatches of a layer, of 5000 bytes each, or works on one of two layers.
+    # The first layer holds 5000 bytes of a microbatch, and its backward pass as much for a while. Its stage keeps two
+    # microbatches or more, or else the one that it works on.
     assert proposed(15_000) == {True}
+
+
+def test_divisions_fit_by_the_count_of_their_plans() -> None:
+    """With as much memory as may be, what the partitioner takes for small enough is so when its plan is counted."""
+    seen = Counter[str]()
+    for seed in range(300):
+        rng = random.Random(seed)
+        num_layers = rng.randint(4, 7)
+        tied = rng.choice([[], [(0, num_layers - 1)], [(1, num_layers - 1)], [(0, 2)]])
+        seconds = [rng.choice((0.1, 1.0)) for _ in range(num_layers)]
+        held = [rng.choice((10, 40, 160)) for _ in range(num_layers - 1)]
+        model = _with_cuts(chain(num_layers, batch_size=4, tied=tied, seconds=seconds), held, tied)
+        splits = rng.random() < 0.3
+        way = UnderWay(rng.choice((0, 2)), not splits and rng.random() < 0.3, splits)
+        bare = nodes(*rng.choice([(1, 1, 1), (1, 1, 1, 1), (1, 1, 2)]))
+        size = rng.randint(2 * model.num_bytes, 4 * model.num_bytes + 4 * sum(held))
+        cluster = replace(bare, nodes=tuple(replace(node, memory_bytes=size * node.devices) for node in bare.nodes))
+        problem = problem_of(model, cluster, bare.num_workers * 4, way)
+        assert problem is not None
+        for kind, found in (("straight", partition(problem, divides=True)), ("around", wrapped(problem))):
+            if found is None:
+                seen["none"] += 1
+                continue
+            schedule: PipelineSchedule = "zero_bubble" if splits else "1f1b"
+            strategy = divided_strategy(
+                model, _stages(model, found.stages), problem.microbatches, schedule, way.slack, recompute=way.recompute
+            )
+            plan = lower(timed(strategy, model, cluster), model, cluster)
+            assert NodeMemory(model, cluster).fits(plan), (seed, kind)
+            seen[kind] += 1
+    assert min(seen[kind] for kind in ("straight", "around", "none")) > 20, f"{seen}"
+
+
+def _with_cuts(model: ModelSpec, held: list[int], tied: list[tuple[int, int]]) -> ModelSpec:
+    """The chain with cuts that know these weights of two layers, and what the layer before keeps of an example."""
+    until = itertools.accumulate(one * model.batch_size for one in held)
+    cuts = tuple(
+        replace(
+            cut,
+            held_bytes=num_bytes,
+            tied=tuple(f"w{first}" for first, second in tied if first < cut.before <= second),
+        )
+        for cut, num_bytes in zip(model.timeline.cuts, until, strict=True)
+    )
+    return replace(model, timeline=replace(model.timeline, cuts=cuts))
+
+
+def test_as_much_memory_is_left_free_as_plans_must_leave() -> None:
+    assert node_memory._TO_SPARE == MEMORY_TO_SPARE
 
 
 def test_messages_follow_the_ranks_that_hold_their_parts() -> None:
@@ -76,3 +143,22 @@ def test_words_name_layers_and_ranks() -> None:
         "stage 0 (168 B), m0 to m4: rank 0 (n0)",
         "stage 1 (24 B), m5: ranks 1, 2, 3 (n1, n2)",
     ]
+
+
+def test_without_a_flush_the_fastest_legal_division_is_taken() -> None:
+    """A large weight is tied, and links are slow: the fastest has the first and the last stage on one rank."""
+    chained = chain(6, batch_size=8, tied=[(0, 5)], seconds=[0.1, 1, 1, 1, 1, 0.9], sizes=[1] * 5)
+    large = replace(chained.variable("w0"), shape=(3000, 3))
+    model = replace(chained, variables=tuple(large if one.name == "w0" else one for one in chained.variables))
+    model = _with_cuts(model, [0] * 5, [(0, 5)])
+    hosts = nodes(1, 1, 1, 1, 1)
+    slow = tuple(replace(node, bandwidth_out=1e4, bandwidth_in=1e4) for node in hosts.nodes)
+    cluster = replace(hosts, nodes=slow)
+    assert divide(model, cluster).stages[0].ranks == divide(model, cluster).stages[-1].ranks
+    for slack in (0, 4):
+        found = divide(model, cluster, schedule="2bw", slack=slack)
+        assert not legality.problems(found, model, cluster)
+        assert found.schedule == "2bw"
+    with pytest.raises(InputError, match="w0 in the stages"):
+        divide(model, cluster, schedule="stashing", slack=0)
+    assert len(divide(chain(6, batch_size=8), cluster, schedule="stashing", slack=0).stages) > 1

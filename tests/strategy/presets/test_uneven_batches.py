@@ -40,3 +40,17 @@ def test_it_says_where_it_does_not_apply() -> None:
         build_preset("uneven_batches", model, load_cluster("4-hosts"))
     with pytest.raises(DoesNotApplyError, match="cannot be divided"):
         build_preset("uneven_batches", replace(model, batch_size=1), CLUSTER)
+
+
+def test_each_example_is_dealt_with_one_look_at_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a thousand ranks, a look at all of them for each example takes minutes."""
+    model = replace(load_model("resnet18"), batch_size=8)
+    nodes = tuple(
+        replace(CLUSTER.nodes[0], name=f"n{number}", host=f"n{number}", compute=1.0 + number % 3)
+        for number in range(100)
+    )
+    looks, usual = [], _Times.of
+    monkeypatch.setattr(_Times, "of", lambda *given: looks.append(given) or usual(*given))
+    shares = build_preset("uneven_batches", model, replace(CLUSTER, nodes=nodes, alike=())).shares
+    assert sum(shares) == 800
+    assert len(looks) <= 800

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import random
+import time
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -14,10 +16,10 @@ import scipy.optimize
 from autosync.specs.calibration import Calibration, Estimate, NodeCalibration, RackCalibration
 from autosync.specs.cluster import ClusterSpec
 from autosync.strategy.shapes.cheapest_trees import CheapestTrees, TreePrices
-from autosync.strategy.shapes.fitting import MOST_TREES, fitted_shares
-from autosync.strategy.shapes.levels import levels
+from autosync.strategy.shapes.fitting import MANY_NODES, MOST_TREES, _fitted, _roots, fitted_shares
+from autosync.strategy.shapes.levels import levels, num_level_shares
 from autosync.strategy.shapes.links import Floats, Integers, tree_links
-from autosync.strategy.shapes.trees import ABSENT, TreeShape, depths
+from autosync.strategy.shapes.trees import ABSENT, MAX_SHARES, TreeShape, depths
 from tests.helpers.rack_clusters import (
     GIGABIT,
     ITEM_BYTES,
@@ -80,6 +82,35 @@ def test_many_unlike_hosts_need_few_programmes(monkeypatch: pytest.MonkeyPatch) 
     seconds = tree_seconds(found, TreeShape(shares=fitted_shares(found, message_seconds=0.0)))
     assert len(solved) < 30
     assert seconds * 0.9 <= bound_seconds(found, NUM_ELEMENTS * ITEM_BYTES)
+
+
+def test_levels_of_too_many_shares_are_no_candidates() -> None:
+    """Sixteen racks of 1 to 16 hosts: levels would have 1280 shares, and at most 1024 are legal."""
+    found = racks_of(*range(1, 17))
+    assert num_level_shares(found) > MAX_SHARES
+    shares = fitted_shares(found)
+    assert len(shares) <= MOST_TREES
+    assert all(share.num_ranks == found.num_workers for share in shares)
+
+
+def test_of_many_nodes_the_fastest_of_each_rack_are_roots() -> None:
+    nodes = [node(f"n{one}", f"r{one % 16}", 0.5 if one < 48 else 1.0) for one in range(96)]
+    found = cluster(nodes, *[rack(f"r{place}", 2.0) for place in range(16)])
+    roots = _roots(tree_links(found))
+    assert len(roots) == MANY_NODES == 64
+    # Nodes are numbered rack by rack, and in each rack the last three of six are fast.
+    assert sum(root % 6 >= 3 for root in roots) == 48
+    assert set(Counter(root // 6 for root in roots).values()) == {4}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(*[32] * 31, 31), (*[40] * 15, 39), (1,) * 1000], ids=["1023", "639", "alone"])
+def test_a_thousand_hosts_take_seconds(sizes: tuple[int, ...]) -> None:
+    nodes = [node(f"n{place}x{one}", f"r{place}") for place, size in enumerate(sizes) for one in range(size)]
+    found = cluster(nodes, *[rack(f"r{place}") for place in range(len(sizes))])
+    begin = time.process_time()
+    assert fitted_shares(found)
+    assert time.process_time() - begin < 30.0
 
 
 def test_equal_hosts_have_chains() -> None:
@@ -153,7 +184,7 @@ def test_the_ranks_of_a_node_take_turns() -> None:
 def test_the_same_cluster_has_the_same_trees() -> None:
     found = UNLIKE["three speeds"]
     first = fitted_shares(found)
-    fitted_shares.cache_clear()
+    _fitted.cache_clear()
     assert fitted_shares(found) == first
 
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from autosync.plan.identity import plan_id
+from autosync.plan.lowering import lower
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model
+from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Strategy
 from autosync.strategy.shapes.fitting import fitted_shares
 from autosync.strategy.space import Limits, Space
 from autosync.strategy.synchronisers.all_reduce import AllReduce
+from tests.helpers.rack_clusters import racks_of
 
 RACKS = "4-hosts-2-racks"
 
@@ -67,3 +72,21 @@ def test_limits_may_leave_them_out(left_out: str) -> None:
     shape = next(one for one in AllReduce.variants(cluster, Limits()) if one.route == left_out)
     (outside,) = shape.outside(limits)
     assert outside == (("topology",), left_out, topologies)
+
+
+def test_large_clusters_of_unlike_racks_have_trees_without_levels(model: ModelSpec) -> None:
+    """Levels would have more shares there than are legal."""
+    cluster = racks_of(*range(1, 17))
+    space = Space(model=model, cluster=cluster)
+    routes = {one.synchroniser.route for settings in space.choices.dense.values() for one in settings}
+    assert "trees" in routes
+    assert "levels" not in routes
+    strategy = build_preset("rack_levels", model, cluster, fitted=True)
+    assert space.contains(strategy)
+    assert plan_id(lower(strategy, model, cluster), cluster)
+
+
+def test_trees_are_not_fitted_where_the_backend_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = replace(load_cluster(RACKS), backend="nccl")
+    monkeypatch.setattr("autosync.strategy.shapes.fitting.fitted_shares", None)
+    assert "trees" not in variants_of(cluster, Limits())

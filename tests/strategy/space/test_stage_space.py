@@ -1,6 +1,7 @@
 """Strategies with stages in a space: drawn, changed and crossed, always legal; without cuts there are none."""
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,8 @@ from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.dividing.divided import divided_strategy
+from autosync.strategy.dividing.timed import timed
+from autosync.strategy.representation import Strategy
 from autosync.strategy.space import Limits, Space
 from autosync.strategy.space.stage_changes import (
     StageRoom,
@@ -20,7 +23,9 @@ from autosync.strategy.space.stage_changes import (
     join_stages,
     move_rank,
     split_stage,
+    swap_ranks,
 )
+from autosync.strategy.space.stage_space import STAGE_WEIGHTS
 from autosync.strategy.stages import ModelStage, holders_of_variables, most_missed
 from tests.helpers.staged_models import chain, nodes, random_division
 
@@ -106,6 +111,49 @@ def test_stages_miss_no_more_updates_than_the_limits_say() -> None:
     assert Space(model=model, cluster=cluster, limits=Limits(allow=("stale",))).contains(late)
 
 
+@pytest.mark.parametrize("change", STAGE_WEIGHTS, ids=lambda change: change.__name__)
+def test_each_change_makes_legal_children_of_strategies_with_units(
+    change: Callable[[StageRoom, Strategy, random.Random], Strategy | None],
+) -> None:
+    model = chain(9, batch_size=6, tied=[(0, 8)])
+    stated = tuple(replace(node, memory_bytes=10**9) for node in nodes(1, 1, 1, 1).nodes)
+    cluster = replace(nodes(1, 1, 1, 1), nodes=stated)
+    divisions: list[list[tuple[int, ...]]] = [[(0,), (1,), (2,), (3,)], [(0, 1), (2, 3)], [(0,), (1,), (2, 3), (0,)]]
+    parents = []
+    for ranks in divisions:
+        stages = [ModelStage(before=2 * number, ranks=of_stage) for number, of_stage in enumerate(ranks)]
+        parents.append(timed(divided_strategy(model, stages, 8, slack=2), model, cluster))
+    assert all(stage.units for parent in parents for stage in parent.stages)
+    space = Space(model=model, cluster=cluster).stages
+    assert space is not None
+    rng = random.Random(4)
+    children = [change(space._stages, parent, rng) for parent in parents for _ in range(20)]
+    assert any(child is not None and not legality.problems(child, model, cluster) for child in children)
+
+
+def test_ranks_of_one_stage_that_change_places_are_no_change() -> None:
+    """Two ranks of the only stage: the strategy without units is not taken for another one."""
+    assert SPACE.stages is not None
+    parent = timed(divided_strategy(MODEL, [ModelStage(before=0, ranks=(0, 1, 2, 3))], 8), MODEL, CLUSTER)
+    swapped = swap_ranks(SPACE.stages._stages, parent, random.Random(0))
+    assert swapped is not None
+    assert timed(swapped, MODEL, CLUSTER) == replace(parent, messages=swapped.messages)
+    rng = random.Random(1)
+    before = strategy_id(parent, MODEL, CLUSTER)
+    assert all(strategy_id(SPACE.mutate(parent, rng), MODEL, CLUSTER) != before for _ in range(100))
+
+
+def test_proposals_and_children_have_a_topology_within_the_limits() -> None:
+    limits = Limits(topologies=("halving_doubling", "ring"))
+    space = Space(model=MODEL, cluster=CLUSTER, limits=limits)
+    assert space.stages is not None
+    assert space.stages.proposals
+    assert all(space.contains(one) for one in space.stages.proposals)
+    rng = random.Random(2)
+    drawn = [space.stages.sample(rng) for _ in range(40)]
+    assert all(one is not None and space.contains(one) for one in drawn)
+
+
 def test_the_ranks_of_a_message_hold_all_its_parts_after_a_move() -> None:
     assert SPACE.stages is not None
     cuts = tuple(cut.before for cut in MODEL.timeline.cuts)
@@ -141,6 +189,8 @@ def test_activations_are_computed_again_only_where_memory_is_stated() -> None:
         (replace(MODEL, timeline=replace(MODEL.timeline, cuts=())), Limits(), "has no cuts"),
         (replace(MODEL, loss_scaling=True), Limits(), "scales its loss"),
         (MODEL, Limits(stages=False), "the limits leave out stages"),
+        (MODEL, Limits(overlaps=("forward",)), "the limits leave out overlap backward"),
+        (MODEL, Limits(synchronisers=("all_reduce", "parameter_server"), topologies=("levels",)), "all topologies"),
     ],
 )
 def test_where_there_are_none(model: ModelSpec, limits: Limits, reason: str) -> None:
