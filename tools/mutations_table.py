@@ -169,7 +169,7 @@ MUTATIONS = (
         feature="tied weights",
         name="a use outside of the owner does not wait",
         file="runtime/session/pending_parameters.py",
-        snippet="                one.access(number)\n                found = True",
+        snippet="                one.settle((number,))\n                found = True",
         replacement="                found = True",
         scripts=("plain",),
         tests=(_AWAITED,),

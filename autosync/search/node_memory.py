@@ -17,8 +17,7 @@ from autosync.plan.types import Local, Operation, Plan, Region, Transfer
 from autosync.search.stage_memory import stage_rank_bytes
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ITEM_BYTES, STATE_ITEM_BYTES, ModelSpec
-
-_TO_SPARE = 1.1
+from autosync.strategy.dividing.divide import MEMORY_TO_SPARE
 
 
 class NodeMemory:
@@ -41,7 +40,7 @@ class NodeMemory:
 
     def _of_ranks(self, plan: Plan) -> list[float]:
         if plan.stages:
-            return [_TO_SPARE * one for one in stage_rank_bytes(plan, self._model)]
+            return [MEMORY_TO_SPARE * one for one in stage_rank_bytes(plan, self._model)]
         return rank_bytes(plan, self._model)
 
 

@@ -31,7 +31,7 @@ from autosync.strategy.stages import (
 )
 
 MEMORY_TO_SPARE = 1.1
-"""Ranks take up to a tenth more memory than is counted here; `search.node_memory` refuses plans that leave less."""
+"""Ranks take up to a tenth more memory than is counted."""
 USUAL_SLACK = 4
 """So many more microbatches under way hid most of what sends take, on five hosts at 1 Gbit/s in two racks."""
 

@@ -9,13 +9,11 @@ import pytest
 
 from autosync.errors import InputError
 from autosync.plan.lowering import lower
-from autosync.search import node_memory
 from autosync.search.node_memory import NodeMemory
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.dividing.divide import (
-    MEMORY_TO_SPARE,
     UnderWay,
     _stages,
     divide,
@@ -113,10 +111,6 @@ def _with_cuts(model: ModelSpec, held: list[int], tied: list[tuple[int, int]]) -
         for cut, num_bytes in zip(model.timeline.cuts, until, strict=True)
     )
     return replace(model, timeline=replace(model.timeline, cuts=cuts))
-
-
-def test_as_much_memory_is_left_free_as_plans_must_leave() -> None:
-    assert node_memory._TO_SPARE == MEMORY_TO_SPARE
 
 
 def test_messages_follow_the_ranks_that_hold_their_parts() -> None:
