@@ -58,6 +58,7 @@ class IdleConnections:
 
     def close(self) -> None:
         """Close all that are kept."""
+        self._after_fork()
         with self._lock:
             dropped, self._idle = self._idle, []
         _close(dropped)

@@ -51,17 +51,21 @@ def test_every_pass_comes_once_and_after_what_it_needs(
                 assert mine == sorted(mine)
 
 
+def _passes_of(order: list[TimedPass], stage: int) -> str:
+    return "".join(f"{one.direction[0]}{one.microbatch}" for one in order if one.stage == stage)
+
+
 def test_one_forward_and_one_backward_in_turn() -> None:
     order = order_of_passes(_straight(3), 5, "1f1b")
-    first = "".join(f"{one.direction[0]}{one.microbatch}" for one in order if one.stage == 0)
-    last = "".join(f"{one.direction[0]}{one.microbatch}" for one in order if one.stage == 2)
+    first = _passes_of(order, 0)
+    last = _passes_of(order, 2)
     assert first == "f0f1f2b0f3b1f4b2b3b4"
     assert last == "f0b0f1b1f2b2f3b3f4b4"
 
 
 def test_gpipe_makes_all_forward_passes_first() -> None:
     order = order_of_passes(_straight(2), 3, "gpipe")
-    assert "".join(f"{one.direction[0]}{one.microbatch}" for one in order if one.stage == 0) == "f0f1f2b0b1b2"
+    assert _passes_of(order, 0) == "f0f1f2b0b1b2"
 
 
 @given(num_stages=st.integers(1, 6), microbatches=st.integers(1, 20), slack=st.integers(0, 3))
@@ -130,8 +134,8 @@ def test_gradients_of_weights_fill_bubbles_in_the_memory_of_a_first_stage(
 
 def test_a_split_backward_pass_sends_first() -> None:
     order = order_of_passes(_straight(3), 4, "zero_bubble")
-    last = "".join(f"{one.direction[0]}{one.microbatch}" for one in order if one.stage == 2)
-    first = "".join(f"{one.direction[0]}{one.microbatch}" for one in order if one.stage == 0)
+    last = _passes_of(order, 2)
+    first = _passes_of(order, 0)
     assert first == "f0f1f2b0w0f3b1w1b2w2b3w3"
     assert last == "f0b0f1b1f2b2w0f3b3w1w2w3"
 

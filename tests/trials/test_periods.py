@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
 from autosync.datasets.measured_input import PARTS
@@ -34,6 +37,17 @@ def _contestant(every: int = EVERY) -> Contestant:
     return Contestant(name="local", bundle=bundled(strategy, MODEL, CLUSTER))
 
 
+def _samples(steps: Sequence[float]) -> StepSamples:
+    """The samples of two ranks with the same steps."""
+    return StepSamples(
+        step_seconds=(tuple(steps), tuple(steps)),
+        cpu_share=0.25,
+        bytes_sent=(100 * len(steps),) * 2,
+        bytes_received=(100 * len(steps),) * 2,
+        peak_memory_bytes=(1000, 2000),
+    )
+
+
 class NowAndThen(FakeService):
     """Every so many steps of `local` take longer."""
 
@@ -47,13 +61,7 @@ class NowAndThen(FakeService):
         for _ in range(num_steps):
             self.num_taken += 1
             steps.append(AVERAGING if self.num_taken % EVERY == 0 else USUAL)
-        return StepSamples(
-            step_seconds=(tuple(steps), tuple(steps)),
-            cpu_share=0.25,
-            bytes_sent=(100 * num_steps,) * 2,
-            bytes_received=(100 * num_steps,) * 2,
-            peak_memory_bytes=(1000, 2000),
-        )
+        return _samples(steps)
 
 
 def _service() -> NowAndThen:
@@ -131,14 +139,7 @@ class ReadingService(FakeService):
         steps = [self._seconds(number) for number in range(begin, begin + num_steps)]
         self.raw.append((steps, settle))
         sums = dict.fromkeys(PARTS, 0.02 * num_steps) | {"num_batches": num_steps, "hosts": {}}
-        return StepSamples(
-            step_seconds=(tuple(steps), tuple(steps)),
-            cpu_share=0.25,
-            bytes_sent=(100 * num_steps,) * 2,
-            bytes_received=(100 * num_steps,) * 2,
-            peak_memory_bytes=(1000, 2000),
-            inputs=[sums, sums],
-        )
+        return replace(_samples(steps), inputs=[sums, sums])
 
     def _seconds(self, number: int) -> float:
         if number == 0:
