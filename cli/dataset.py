@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from autosync.cli.consent_prompt import consent_of
+from autosync.cli.export import read_records
 from autosync.cli.output import force_option, json_option, note, print_json, print_text, refuse_overwrite
 from autosync.errors import InputError, Problem, first_problems
 from autosync.strategy.wording import format_table
@@ -161,7 +162,7 @@ def split(
         raise click.UsageError("--seed goes with --share: by model or cluster nothing is drawn")
     refuse_folder(output)
     source = _source(path)
-    records, problems = _read([source], skip_unreadable=skip_unreadable)
+    records, problems = read_records([source], skip_unreadable=skip_unreadable)
     parts = split_by(records, by) if by is not None else split_by_share(records, share or 0.0, seed or 0)
     counts = _write_parts(parts, source.specs(), output, problems)
     note(f"wrote {output}: {', '.join(f'{name} {count:,}' for name, count in counts.items())}")
@@ -182,27 +183,17 @@ def _source(path: Path | None) -> Dataset:
     return Dataset(SHIPPED if path is None else path)
 
 
-def _read(sources: list[Dataset], *, skip_unreadable: bool) -> tuple[list[Record], list[Problem]]:
-    """Return all records and the unreadable entries. Raise at unreadable entries unless the user allows them."""
-    problems: list[Problem] = []
-    records = [record for source in sources for record in source.records(problems.append)]
-    if problems and not skip_unreadable:
-        hint = "--skip-unreadable takes all the others"
-        raise InputError(first_problems([replace(p, hint=f"{p.hint}; {hint}" if p.hint else hint) for p in problems]))
-    for problem in problems:
-        note(f"left out: {problem}")
-    return records, problems
-
-
 def _merge(paths: tuple[Path, ...], output: Path, *, skip_unreadable: bool, force: bool, as_json: bool) -> None:
+    from autosync.datasets.dataset import refuse_source
     from autosync.datasets.left_out import LEFT_OUT_FILE, write_left_out
     from autosync.datasets.parquet_folder import DISTURBED_FILE, RECORDS_FILE, SPECS_FILE, agreeing, pack
 
     # Checked before anything is read. Existing files are kept unless the user gives --force.
+    refuse_source(output)
     for name in (RECORDS_FILE, DISTURBED_FILE, SPECS_FILE, LEFT_OUT_FILE):
         refuse_overwrite(output / name, force=force)
     sources = [_source(path) for path in paths]
-    records, problems = _read(sources, skip_unreadable=skip_unreadable)
+    records, problems = read_records(sources, skip_unreadable=skip_unreadable)
     num_records = pack(agreeing(records), [spec for source in sources for spec in source.specs()], output, force=force)
     num_left_out = write_left_out(problems, output)
     doubles = len(records) - num_records

@@ -65,6 +65,7 @@ def export(
     from autosync.datasets.export import export as export_records
     from autosync.datasets.export import format_of
     from autosync.datasets.files import refuse_folder
+    from autosync.datasets.parquet_folder import distinct
     from autosync.datasets.studies import storage_named
     from autosync.specs.consent import require
 
@@ -78,18 +79,14 @@ def export(
     paths = _paths(names)
     require([one for path in paths for one in storage_named(path)], consent_of(trust=trust))
     sources = [Dataset(path) for path in paths]
-    problems: list[Problem] = []
-    records = [record for source in sources for record in source.records(problems.append)]
-    if problems and not skip_unreadable:
-        hint = "--skip-unreadable writes all the others"
-        raise InputError(first_problems([replace(p, hint=f"{p.hint}; {hint}" if p.hint else hint) for p in problems]))
-    for problem in problems:
-        note(f"left out: {problem}")
+    read, problems = read_records(sources, skip_unreadable=skip_unreadable)
+    records = list(distinct(read))
     if file_format == "autodist":
         write_autodist_folder(records, [spec for source in sources for spec in source.specs()], output)
     else:
         export_records(records, output, file_format, force=force)
-    note(f"wrote {output}: {_counts(records, sources)}")
+    doubles = len(read) - len(records)
+    note(f"wrote {output}: {_counts(records, sources)}" + (f"; {doubles:,} were there twice" if doubles else ""))
     if as_json:
         num_failed = sum(record.failure is not None for record in records)
         print_json(
@@ -102,6 +99,18 @@ def export(
                 "left_out": [str(problem) for problem in problems],
             }
         )
+
+
+def read_records(sources: Sequence[Dataset], *, skip_unreadable: bool) -> tuple[list[Record], list[Problem]]:
+    """Return all records and the unreadable entries. Raise at unreadable entries unless the user allows them."""
+    problems: list[Problem] = []
+    records = [record for source in sources for record in source.records(problems.append)]
+    if problems and not skip_unreadable:
+        hint = "--skip-unreadable writes all the others"
+        raise InputError(first_problems([replace(p, hint=f"{p.hint}; {hint}" if p.hint else hint) for p in problems]))
+    for problem in problems:
+        note(f"left out: {problem}")
+    return records, problems
 
 
 def _paths(names: Sequence[str]) -> list[Path]:

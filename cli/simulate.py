@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autosync.cli.consent_prompt import consent_of
 from autosync.cli.operands import context_of, context_options, strategy_for, strategy_operand
 from autosync.cli.output import force_option, json_option, note, print_json, print_text, refuse_overwrite
 from autosync.cli.profile_warnings import profile_warning_lines
@@ -65,9 +66,8 @@ Examples:
 )
 @click.option(
     "--prior",
-    type=click.Path(path_type=Path),
     metavar="RECORDS",
-    help="Records of other models and clusters, for simulators that learn from them.",
+    help="Records of other models and clusters to learn from, or shipped; for learned and other simulators that learn.",
 )
 @click.option(
     "--trace",
@@ -83,7 +83,7 @@ def simulate(
     model_target: str | None,
     cluster_target: str | None,
     simulator: str,
-    prior: Path | None,
+    prior: str | None,
     trace: Path | None,
     force: bool,
     as_json: bool,
@@ -102,9 +102,10 @@ def simulate(
     if trace is not None and len(names) > 1:
         raise InputError(f"one trace of {len(names)} strategies", rule="--trace is of one strategy")
     SIMULATORS.get(simulator)  # refuses a misspelt name before a task is profiled
+    records = _records_of(prior, simulator)
     strategies, model, cluster = _strategies(names, model_target, cluster_target)
     with compiling_is_told(note, meanwhile=True):
-        predictor = open_simulator(simulator, model, cluster, prior=prior)
+        predictor = open_simulator(simulator, model, cluster, prior=records)
         predictions = dict(zip(strategies, predictor.predict(list(strategies.values())), strict=True))
         explanation = None
         is_divided = any(one.stages for one in strategies.values())
@@ -151,6 +152,20 @@ def _strategies(
     if problems:
         raise InputError(problems)
     return found, model, cluster
+
+
+def _records_of(prior: str | None, simulator: str) -> Path | None:
+    """Return the path of a prior's records. Refuse a prior that the simulator cannot learn from."""
+    from autosync.datasets.studies import storage_named
+    from autosync.search.prior import check_prior, prior_path
+    from autosync.specs.consent import require
+
+    if prior is not None:
+        check_prior(prior, simulator)
+    path = prior_path(prior)
+    if path is not None:
+        require(storage_named(path), consent_of(trust=None))
+    return path
 
 
 def _travelled(strategies: Mapping[str, Strategy], model: ModelSpec, cluster: ClusterSpec) -> dict[str, float]:
@@ -274,8 +289,14 @@ def _in_words(explanation: Explanation) -> list[str]:
     for one in explanation.critical_path:
         waits[one.name] += one.seconds
     longest = sorted(waits.items(), key=lambda wait: -wait[1])[:_NUM_REASONS]
-    lines = [f"{format_time(explanation.seconds)} from one step's end to the next one's, of which"]
-    lines += [f"  {seconds / explanation.seconds:4.0%} {name}" for name, seconds in longest]
+    told = f"{format_time(explanation.seconds)} from one step's end to the next one's, of which"
+    if explanation.average_seconds is not None:
+        told = f"A step that averages takes {format_time(explanation.average_seconds)}, of which"
+    # The path may begin before the step does.
+    whole = sum(waits.values())
+    lines = [told, *(f"  {seconds / whole:4.0%} {name}" for name, seconds in longest)]
+    if explanation.average_seconds is not None:
+        lines.append(f"Not every step averages: the mean of all steps is {format_time(explanation.seconds)}.")
     busiest = [busy_in_words(one.link, one.busy_share) for one in explanation.links[:_NUM_REASONS]]
     return [*lines, *([f"Busiest links: {'; '.join(busiest)}."] if busiest else [])]
 

@@ -13,7 +13,7 @@ from autosync.datasets.formats import FORMATS
 from autosync.datasets.parquet_folder import RECORDS_FILE, SPECS_FILE, read_packed, read_specs
 from autosync.datasets.schema import Record
 from autosync.datasets.store import RecordStore
-from autosync.datasets.studies import CLUSTER_FILE, JOURNAL_FILE, MODEL_FILE, STUDY_FILE, read_study
+from autosync.datasets.studies import CLUSTER_FILE, MODEL_FILE, is_study, read_study
 from autosync.errors import InputError, Problem
 from autosync.near_files import near_path_hint
 from autosync.specs.cluster_file import load_cluster
@@ -59,35 +59,54 @@ class Dataset:
         return to_frame(self.records(report or _raise))
 
     def specs(self) -> list[Spec]:
-        """Return the models and clusters that come with the records; none for a file of records."""
+        """Return the models and clusters that come with the records; for a file of records, those packed beside it."""
         match self.kind:
             case "store":
                 return list(RecordStore(self.path).specs())
             case "packed":
-                return list(read_specs(self.path)) if (self.path / SPECS_FILE).is_file() else []
+                return _packed_specs(self.path)
             case "study":
                 return list(_study_specs(self.path))
             case "layout":
                 return list(AutoDistFolder(self.path).specs())
             case "file":
-                return []
+                return _packed_specs(self.path.parent)
+
+
+def file_hint(path: Path | str) -> str:
+    """Return the hint for a dataset without specs, if it is a single file."""
+    is_alone = Path(path).is_file() and not (Path(path).parent / SPECS_FILE).is_file()
+    return "name the study or folder; a single file holds no models and clusters" if is_alone else ""
+
+
+def refuse_source(folder: Path) -> None:
+    """Raise if a folder is a store or a study, which keep their own records."""
+    if is_study(folder) or RecordStore(folder).records_file.is_file():
+        what = f"{folder} is a study or a store"
+        raise InputError(what, rule="a dataset is written into a folder of its own", hint="name another one")
 
 
 def _kind(path: Path) -> Kind:
     if path.is_file() and path.suffix.lower() in {f".{one}" for one in FORMATS}:
         return "file"
-    if RecordStore(path).records_file.is_file():
-        return "store"
-    if (path / RECORDS_FILE).is_file():
-        return "packed"
-    if (path / JOURNAL_FILE).is_file() or (path / STUDY_FILE).is_file():
+    # A study or a dataset stays one when its records are exported into its own folder.
+    if is_study(path):
         return "study"
+    store, is_packed = RecordStore(path), (path / RECORDS_FILE).is_file()
+    if store.records_file.is_file() and (store.specs_folder.is_dir() or not is_packed):
+        return "store"
+    if is_packed:
+        return "packed"
     if path.is_dir() and is_autodist_folder(path):
         return "layout"
     endings = ", ".join(f".{one}" for one in FORMATS)
     what = "holds no records" if path.exists() else "is not there"
     rule = f"a store, a study, a folder with {RECORDS_FILE} or as AutoDist has them, or a file that ends with {endings}"
     raise InputError(f"{path} {what}", rule=rule, hint="" if path.exists() else near_path_hint(path))
+
+
+def _packed_specs(folder: Path) -> list[Spec]:
+    return list(read_specs(folder)) if (folder / SPECS_FILE).is_file() else []
 
 
 def _study_specs(folder: Path) -> Iterator[Spec]:

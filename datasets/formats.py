@@ -88,15 +88,16 @@ def write_csv(records: Iterable[Record], file: BinaryIO) -> None:
 
 
 def read_csv(path: Path, reject: Reject) -> Iterator[Record]:
-    """Yield the records of a CSV file, with columns in any order. The part after a broken quote cannot be read.
+    """Yield the records of a CSV file, with columns in any order. The rows from a broken quote on cannot be read.
 
     A file without the necessary columns is refused, because it cannot hold records.
     """
     limit = MistakeLimit(path, reject)
     # Spreadsheets put a byte order mark before UTF-8 text.
-    with io.TextIOWrapper(open_input(path), encoding="utf-8-sig", newline="") as file, _wide_cells():
+    with io.TextIOWrapper(open_input(path), "utf-8-sig", "surrogateescape", newline="") as file, _wide_cells():
         rows = _csv_rows(file, path)
         line, header = next(rows, (1, []))
+        _check_text(header, path, line)
         _check_columns(header, path, line)
         for line, cells in _until_broken(rows, limit):
             try:
@@ -138,8 +139,17 @@ def _check_columns(names: Sequence[str], path: Path, line: int) -> None:
 def _csv_record(header: list[str], cells: list[str], path: Path, line: int) -> Record:
     if len(cells) != len(header):
         raise _unreadable(f"{len(cells)} cells", f"a row has {len(header)} cells", path, line)
+    _check_text(cells, path, line)
     row = {name: _value(cell, name, path, line) for name, cell in zip(header, cells, strict=True)}
     return record_of(row, file=str(path), line=line)
+
+
+def _check_text(cells: list[str], path: Path, line: int) -> None:
+    """Refuse a row with bytes that are no text. The decoder has escaped them, so that the other rows can be read."""
+    try:
+        "".join(cells).encode()
+    except UnicodeEncodeError as error:
+        raise _unreadable("no UTF-8 text", "CSV in UTF-8", path, line) from error
 
 
 def _csv_rows(file: TextIO, path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -153,8 +163,9 @@ def _csv_rows(file: TextIO, path: Path) -> Iterator[tuple[int, list[str]]]:
             if cells:
                 yield line, cells
             line = reader.line_num + 1
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise _unreadable(f"no CSV: {error}", "CSV in UTF-8", path, lines.number) from error
+    except csv.Error as error:
+        what = f"no CSV: {error}; the rows from here on cannot be read"
+        raise _unreadable(what, "CSV as autosync writes it", path, line) from error
 
 
 class _RowLines:
@@ -162,7 +173,6 @@ class _RowLines:
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
-        self.number = 0
         self._num_empty = 0
         self._length, self._num_values = 0, 0
 
@@ -177,7 +187,6 @@ class _RowLines:
         return self
 
     def __next__(self) -> str:
-        self.number += 1
         line = self._file.readline(MAX_LINE_BYTES + 1)
         if not line:
             raise StopIteration

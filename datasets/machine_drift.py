@@ -38,12 +38,13 @@ def is_reference(record: Record) -> bool:
     return record.origin == REFERENCE_ORIGIN and record.measurement is not None
 
 
-def flag_drift(records: Iterable[Record], *, share: float = DRIFT_SHARE) -> list[Record]:
+def flag_drift(records: Iterable[Record], *, share: float = DRIFT_SHARE, keep: bool = False) -> list[Record]:
     """Return the records in their order, flagged `drifting_machine` if a reference next to them took an unusual time.
 
     The references next to a record are the last one of its combination before it and the first one after it, in the
     order of time. To find the usual times, each two consecutive references are compared: usual are the times from the
-    median of the faster ones to the median of the slower ones. Earlier flags of this kind are removed first.
+    median of the faster ones to the median of the slower ones. Earlier flags of this kind are removed first;
+    `keep` keeps them, because a part of a dataset may lack the references that showed the drift.
     """
     everything = list(records)
     places: dict[tuple[str, Combination], list[int]] = defaultdict(list)
@@ -53,7 +54,8 @@ def flag_drift(records: Iterable[Record], *, share: float = DRIFT_SHARE) -> list
         found.sort(key=lambda position: (everything[position].started, everything[position].trial))
         drifting = _drifting([everything[position] for position in found], share)
         for position, is_drifting in zip(found, drifting, strict=True):
-            everything[position] = _flagged(everything[position], is_drifting=is_drifting)
+            record = everything[position]
+            everything[position] = _flagged(record, is_drifting=is_drifting or (keep and _is_flagged(record)))
     return everything
 
 
@@ -85,9 +87,13 @@ def _usual(seconds: Sequence[float]) -> tuple[float, float]:
     return statistics.median(map(min, pairs)), statistics.median(map(max, pairs))
 
 
+def _is_flagged(record: Record) -> bool:
+    return record.measurement is not None and "drifting_machine" in record.measurement.flags
+
+
 def _flagged(record: Record, *, is_drifting: bool) -> Record:
     measurement = record.measurement
-    if measurement is None or is_drifting == ("drifting_machine" in measurement.flags):
+    if measurement is None or is_drifting == _is_flagged(record):
         return record
     others = tuple(flag for flag in measurement.flags if flag != "drifting_machine")
     flags: tuple[Flag, ...] = (*others, "drifting_machine") if is_drifting else others

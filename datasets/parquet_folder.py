@@ -65,7 +65,8 @@ def needed(records: Iterable[Record], specs: Iterable[Spec]) -> dict[str, Spec]:
     missing = sorted(named - known.keys())
     if missing:
         what = f"{len(missing)} specs that records name are missing, {missing[0]} the first"
-        raise InputError(what, rule="a dataset holds the models and clusters of its records")
+        hint = "a single file of records has none: name its study or folder"
+        raise InputError(what, rule="a dataset holds the models and clusters of its records", hint=hint)
     return {name: known[name] for name in named}
 
 

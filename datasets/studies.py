@@ -62,6 +62,11 @@ def _shared(folder: Path) -> tuple[str, str] | None:
     return (url, name) if isinstance(url, str) and isinstance(name, str) else None
 
 
+def is_study(folder: Path) -> bool:
+    """Return whether a folder has a journal or the settings of a study."""
+    return (folder / JOURNAL_FILE).is_file() or (folder / STUDY_FILE).is_file()
+
+
 def storage_named(folder: Path | str) -> list[FileAction]:
     """Return the action of contacting the shared storage that reading this study needs; none without one."""
     path = Path(folder)

@@ -69,7 +69,8 @@ def main() -> int:
     parser.add_argument("--points", type=Path, nargs="+", default=(), help="folders of scaling_prediction.py")
     options = parser.parse_args()
     source = Dataset(options.records)
-    found = measure(list(flag_drift(source.records(tell))), source.specs(), list(map(PointFolder, options.points)))
+    records = flag_drift(source.records(tell), keep=True)
+    found = measure(records, source.specs(), list(map(PointFolder, options.points)))
     write_errors(options.output, found)
     print(json.dumps([_summary(group) for group in found.groups], indent=2))
     return 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from autosync.datasets.dataset import Dataset
+from autosync.datasets.dataset import Dataset, file_hint
 from autosync.datasets.facts import Spec
 from autosync.datasets.schema import Failure, Measurement, Record
 from autosync.datasets.studies import find_study
@@ -99,14 +99,19 @@ def _worth(record: Record) -> int:
 
 def _model(spec: Spec | None, source: str) -> ModelSpec:
     if spec is None:
-        raise InputError(f"{source} has no spec of the model", rule="a pool comes with its model and its cluster")
+        raise _without_spec("model", source)
     return parse(without_file(dict(spec.fields)), kind=SCHEMA_KIND, version=SCHEMA_VERSION, into=ModelSpec)
 
 
 def _cluster(spec: Spec | None, source: str) -> ClusterSpec:
     if spec is None:
-        raise InputError(f"{source} has no spec of the cluster", rule="a pool comes with its model and its cluster")
+        raise _without_spec("cluster", source)
     return parse_cluster(without_file(dict(spec.fields)))
+
+
+def _without_spec(what: str, source: str) -> InputError:
+    rule = "a pool comes with its model and its cluster"
+    return InputError(f"{source} has no spec of the {what}", rule=rule, hint=file_hint(source))
 
 
 class RecordedService(ComparingService):

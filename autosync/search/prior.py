@@ -1,4 +1,4 @@
-"""The prior of a study: records of other models and clusters, from which its simulator learns beforehand."""
+"""The prior of a simulator: records of other models and clusters, from which it learns beforehand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def check_prior(prior: str, simulator: str) -> None:
     """Refuse a prior that does not exist, or from which the simulator cannot learn."""
     if simulator in NON_LEARNING:
         rule = f"a prior needs a simulator that learns, such as {PRIOR_SIMULATOR}"
-        raise InputError(f"the simulator {simulator} learns nothing from --prior", rule=rule, hint="no --simulator")
+        hint = f"--simulator {PRIOR_SIMULATOR}"
+        raise InputError(f"the simulator {simulator} learns nothing from --prior", rule=rule, hint=hint)
     if prior != SHIPPED_PRIOR:
         if not Path(prior).exists():
             rule = f"a dataset, a folder that training has saved, or {SHIPPED_PRIOR}"

@@ -151,7 +151,7 @@ def material_of(path: Path, *, least: int) -> Material:
     """Return a dataset whose targets are the combinations with at least this many random strategies."""
     source = Dataset(path)
     unreadable: list[object] = []
-    records = flag_drift(source.records(unreadable.append))
+    records = flag_drift(source.records(unreadable.append), keep=True)
     if unreadable:
         raise InputError(f"{path}: {unreadable[0]}", rule="records that can be read")
     specs = list(source.specs())

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autosync import jsonio
-from autosync.datasets.dataset import Dataset
+from autosync.datasets.dataset import Dataset, file_hint
 from autosync.datasets.facts import Spec, cluster_of_spec, model_of_spec
 from autosync.datasets.machine_drift import Combination, combination_of, flag_drift
 from autosync.datasets.outdated import is_outdated
 from autosync.datasets.schema import Record
+from autosync.datasets.split import name_at_any_speed
 from autosync.errors import DocumentError, InputError, Problem
 from autosync.simulators.learned.files import TrainedOn
 from autosync.simulators.learned.student import Student
@@ -44,20 +45,20 @@ class Lot:
     @property
     def model_name(self) -> str:
         """The model's name without its speed, because the model at another speed is the same model."""
-        return self.model.name.partition("@")[0]
+        return name_at_any_speed(self.model.name)
 
 
 def lots_of(path: Path | str) -> list[Lot]:
     """Return the lots of a dataset, in an order that does not depend on the order of its records."""
     source = Dataset(path)
     problems: list[Problem] = []
-    records = flag_drift(source.records(problems.append))
+    records = flag_drift(source.records(problems.append), keep=True)
     if problems:
         raise DocumentError(problems[:1])
     lots = lots_of_records(records, source.specs())
     if not lots:
         rule = "a store or a dataset with its model and cluster specs, and records that were measured undisturbed"
-        raise InputError(f"{path}: nothing can be learned from its records", rule=rule)
+        raise InputError(f"{path}: nothing can be learned from its records", rule=rule, hint=file_hint(path))
     return lots
 
 

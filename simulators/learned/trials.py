@@ -1,7 +1,7 @@
 """Turns records into training data: strategies as a student reads them, with their measurements.
 
-Strategies are compared only within a group, of one model on one cluster. Disturbed records teach nothing, and neither
-do failures nor stock baselines, which have no strategy.
+Strategies are compared only within a group, of one model on one cluster. Nothing is learned from disturbed records, nor
+from failures, stock baselines (they have no strategy) and strategies with stages (learned simulators cannot read them).
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class TrialReader(Generic[Rows]):
 
 def teaching(records: Sequence[Record]) -> list[Record]:
     """Return the records to learn from, in an order that does not depend on theirs."""
-    found = [one for one in records if one.strategy is not None and one.measurement is not None]
-    found = [one for one in found if not is_disturbed(one)]
+    found = [one for one in records if one.strategy is not None and not one.strategy.get("stages")]
+    found = [one for one in found if one.measurement is not None and not is_disturbed(one)]
     return sorted(found, key=lambda record: (record.study, record.trial, record.started, record.strategy_id or ""))
 
 

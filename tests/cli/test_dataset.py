@@ -201,3 +201,24 @@ def test_what_was_left_out_before_is_not_replaced_unasked(store: RecordStore, tm
     with pytest.raises(InputError, match=r"left_out\.jsonl exists"):
         run("merge", store.path, "-o", tmp_path / "out")
     assert (tmp_path / "out" / "left_out.jsonl").read_text(encoding="utf-8") == "my notes"
+
+
+@pytest.mark.parametrize("is_study", [False, True])
+def test_nothing_is_merged_into_a_store_or_a_study(is_study: bool, store: RecordStore, tmp_path: Path) -> None:
+    place = store.path
+    if is_study:
+        place = tmp_path / "study"
+        place.mkdir()
+        (place / "journal.log").touch()
+    before = sorted(place.iterdir())
+    with pytest.raises(InputError, match="is a study or a store"):
+        run("merge", store.path, "-o", place, "--force")
+    assert sorted(place.iterdir()) == before
+
+
+def test_a_file_alone_lacks_its_specs_and_says_where_they_are(store: RecordStore, tmp_path: Path) -> None:
+    run("merge", store.path, "-o", tmp_path / "one")
+    run("split", tmp_path / "one" / "records.parquet", "--by", "model", "-o", tmp_path / "models")
+    assert len(list(read_packed(tmp_path / "models" / MODEL.name))) == 3
+    with pytest.raises(InputError, match="name its study or folder"):
+        run("split", store.records_file, "--by", "model", "-o", tmp_path / "more")

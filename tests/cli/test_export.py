@@ -78,6 +78,17 @@ def test_studies_are_named_or_given_as_folders(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == "wrote one.csv: 1 record of 1 study, 0 of them a failure\n"
 
 
+def test_records_that_two_sources_have_are_written_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["export", "first", "-o", "copy.jsonl"]) == 0
+    capsys.readouterr()
+    assert main.run(["export", "first", "copy.jsonl", "-o", "both.csv"]) == 0
+    assert list(import_records("both.csv")) == [_record("first", 0), _record("first", 1, failed=True)]
+    told = "wrote both.csv: 2 records of 2 datasets, 1 of them a failure; 2 were there twice\n"
+    assert capsys.readouterr().err == told
+    assert main.run(["export", "first", "copy.jsonl", "--format", "autodist", "-o", "release", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["num_records"] == 2
+
+
 def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["export", "first", "-o", "first.jsonl", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -118,6 +119,10 @@ def test_a_bundle_knows_what_it_is_for(shell: Shell, build: Build) -> None:
         (("simulate", "nowhere.yaml", *CONTEXT), "nowhere.yaml"),
         (("simulate", "ddp", "ps", *CONTEXT, "--trace", "out.json"), "--trace is of one strategy"),
         (("simulate", "ddp", *CONTEXT, "--trace", "model.yaml"), "model.yaml exists"),
+        (("simulate", "ddp", *CONTEXT, "--prior", "."), "timeline learns nothing from --prior"),
+        (("simulate", "ddp", *CONTEXT, "--simulator", "linear", "--prior", "none"), "--prior none: there is no such"),
+        (("simulate", "ddp", *CONTEXT, "--simulator", "linear", "--prior", "shipped"), "nothing ships for"),
+        (("simulate", "ddp", *CONTEXT, "--simulator", "linear", "--prior", "."), ". holds no records"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(shell: Shell, arguments: tuple[str, ...], complaint: str) -> None:
@@ -145,6 +150,17 @@ def test_one_strategy_is_explained(shell: Shell) -> None:
     assert "from one step's end to the next one's, of which" in shell.out
     assert "Busiest links:" in shell.out
     assert shell.json("simulate", "ddp", "ps", *CONTEXT)["explanation"] is None
+
+
+def test_a_step_that_averages_is_explained_by_its_own_time(shell: Shell) -> None:
+    explained = shell.json("simulate", "local_sgd", *CONTEXT)["explanation"]
+    assert explained["average_seconds"] > explained["seconds"]
+    assert shell.run("simulate", "local_sgd", *CONTEXT) == 0, shell.err
+    assert f"A step that averages takes {format_time(explained['average_seconds'])}, of which" in shell.out
+    assert f"the mean of all steps is {format_time(explained['seconds'])}." in shell.out
+    shares = [int(share) for share in re.findall(r"^ +(\d+)% ", shell.out, re.MULTILINE)]
+    assert 0 < sum(shares) <= 102
+    assert shell.json("simulate", "ddp", *CONTEXT)["explanation"]["average_seconds"] is None
 
 
 def test_nothing_is_simulated_for_a_strategy_of_another_model(shell: Shell, build: Build) -> None:

@@ -11,7 +11,7 @@ from autosync.datasets.formats import FORMATS
 from autosync.datasets.schema import (
     Record,
 )
-from autosync.errors import DocumentError
+from autosync.errors import DocumentError, Problem
 
 MakeRecord = Callable[..., Record]
 
@@ -47,8 +47,9 @@ def test_a_file_that_breaks_off_is_refused(file_format: str, tmp_path: Path, mak
         (b"origin,", b"origen,", r"csv:1: origin: the column is missing (?s:.*)csv:1: origen: unknown column"),
         (b"origin,", b"study,", "csv:1: two columns have the same name"),
         (b"schema,", b"scheme,", "csv:1: schema: the column is missing"),
-        (b"preset:ddp", b"preset:\xff", "no CSV: 'utf-8' codec can't decode"),
-        (b"preset:ddp", b'"preset"ddp', "csv:2: no CSV: "),
+        (b"preset:ddp", b"preset:\xff", r"csv:2: no UTF-8 text \(CSV in UTF-8\)"),
+        (b"origin,", b"origin\xff,", r"csv:1: no UTF-8 text"),
+        (b"preset:ddp", b'"preset"ddp', "csv:2: no CSV: .*; the rows from here on cannot be read"),
     ],
 )
 def test_mistakes_in_a_csv_have_their_line(
@@ -60,6 +61,15 @@ def test_mistakes_in_a_csv_have_their_line(
     path.write_bytes(whole.replace(old, new))
     with pytest.raises(DocumentError, match=message):
         list(import_records(path))
+
+
+def test_bytes_that_are_no_text_cost_only_their_row(tmp_path: Path, make_record: MakeRecord) -> None:
+    path, problems = tmp_path / "records.csv", list[Problem]()
+    records = [make_record(trial=0, model_name="a\nb"), make_record(trial=1), make_record(trial=2)]
+    export(records, path)
+    path.write_bytes(path.read_bytes().replace(b"nightly,1,", b"n\xefghtly,1,"))
+    assert list(import_records(path, report=problems.append)) == [records[0], records[2]]
+    assert [(problem.line, problem.what) for problem in problems] == [(4, "no UTF-8 text")]
 
 
 def test_mistakes_behind_a_row_of_many_lines_have_their_line(tmp_path: Path, make_record: MakeRecord) -> None:

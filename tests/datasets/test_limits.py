@@ -31,7 +31,7 @@ _MANY = 200_000
         ("a.csv", f"{_HEADER}\n" + "\n" * _MANY, 10_002, "more than 10000 empty lines"),
         ("a.csv", f"{_HEADER}\n" + "1\n" * _MANY, 101, "stopped after 100 mistakes"),
         ("a.csv", f"{_HEADER}\n" + "1," * _MANY, 2, "a row of more than 100,000 values"),
-        ("a.csv", f'{_HEADER}\n"' + "\n" * _MANY, 100_002, "a row of more than 100,000 values"),
+        ("a.csv", f'{_HEADER}\n"' + "\n" * _MANY, 2, "a row of more than 100,000 values"),
         ("a.csv", "x" * (jsonio.MAX_LINE_BYTES + 1), 1, "a row of more than 8388608 characters"),
         ("a.csv", "", 1, "the file is empty (the first line names the columns)"),
         ("a.csv", "\n\n", 1, "the file is empty"),

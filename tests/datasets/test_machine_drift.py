@@ -67,13 +67,15 @@ def test_combinations_and_campaigns_are_looked_at_apart(make_record: MakeRecord)
     assert flagged(flag_drift([*off, *others, *studies])) == [3, 4]
 
 
-def test_a_flag_of_an_earlier_look_goes_and_others_stay(make_record: MakeRecord) -> None:
+def test_a_flag_of_an_earlier_look_goes_unless_it_is_kept_and_others_stay(make_record: MakeRecord) -> None:
     records = history(make_record, [0.1, None, 0.1])
     assert records[1].measurement is not None
     records[1] = replace(records[1], measurement=replace(records[1].measurement, flags=("noisy", "drifting_machine")))
     seen = flag_drift(records)[1].measurement
     assert seen is not None
     assert seen.flags == ("noisy",)
+    assert flag_drift(records, keep=True) == records
+    assert flagged(flag_drift(history(make_record, [0.1, 0.1, 0.1, 0.2, None]), keep=True)) == [3, 4]
 
 
 def test_the_share_is_ones_own_to_choose(make_record: MakeRecord) -> None:

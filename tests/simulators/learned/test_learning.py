@@ -121,15 +121,42 @@ def test_it_knows_how_unsure_it_is(make_model: MakeModel, make_cluster: MakeClus
     assert np.max(np.abs(errors)) > 0.3
 
 
-def test_disturbed_failed_and_stock_trials_teach_nothing(
+def test_disturbed_failed_stock_and_staged_trials_teach_nothing(
     make_model: MakeModel, make_cluster: MakeCluster, make_trials: MakeTrials
 ) -> None:
-    good, *others = make_trials(make_model(0), make_cluster(0), 4)
+    good, *others = make_trials(make_model(0), make_cluster(0), 5)
     assert good.measurement is not None
     failed = replace(others[0], measurement=None, failure=Failure(kind="timeout", message=""))
     stock = replace(others[1], strategy=None, strategy_id=None, plan_id=None)
     disturbed = replace(others[2], measurement=replace(good.measurement, flags=("busy_cpu",)))
-    assert teaching([failed, stock, disturbed, good]) == [good]
+    staged = replace(others[3], strategy={**(others[3].strategy or {}), "stages": [{"before": 0, "ranks": [0]}]})
+    assert teaching([failed, stock, disturbed, staged, good]) == [good]
+
+
+def test_flags_of_drift_stay_where_no_reference_shows_it(tmp_path: Path, make_store: Callable[..., Path]) -> None:
+    store = RecordStore(make_store(tmp_path / "store", numbers=[0], count=2))
+    drifting, steady = store.records()
+    assert drifting.measurement is not None
+    flagged = replace(drifting, measurement=replace(drifting.measurement, flags=("drifting_machine",)))
+    store.records_file.unlink()
+    store.extend([flagged, steady])
+    assert [lot.records for lot in lots_of(store.path)] == [(steady,)]
+
+
+def test_a_prior_that_has_grown_is_learned_again(
+    tmp_path: Path,
+    make_model: MakeModel,
+    make_cluster: MakeCluster,
+    make_trials: MakeTrials,
+    make_store: Callable[..., Path],
+) -> None:
+    model, cluster = make_model(0), make_cluster(0)
+    strategies = _strategies(make_trials(model, cluster, 3))
+    store = make_store(tmp_path / "store", numbers=[1], count=8)
+    before = open_simulator("linear", model, cluster, prior=store).predict(strategies)
+    assert open_simulator("linear", model, cluster, prior=store).predict(strategies) == before
+    make_store(store, numbers=[2], count=8)
+    assert open_simulator("linear", model, cluster, prior=store).predict(strategies) != before
 
 
 def test_records_without_specs_are_no_prior(
@@ -138,8 +165,10 @@ def test_records_without_specs_are_no_prior(
     store = RecordStore(tmp_path)
     for record in make_trials(make_model(0), make_cluster(0), 3):
         store.append(record)
-    with pytest.raises(InputError, match="nothing can be learned"):
+    with pytest.raises(InputError, match=r"nothing can be learned from its records .*undisturbed\)$"):
         open_simulator("learned", make_model(1), make_cluster(1), prior=tmp_path)
+    with pytest.raises(InputError, match=r"undisturbed\); name the study or folder"):
+        open_simulator("learned", make_model(1), make_cluster(1), prior=store.records_file)
 
 
 def test_the_ranker_that_ships_fits_this_version() -> None:
