@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -21,6 +20,8 @@ from typing import Any, TypeVar, cast
 from autosync.disk_errors import is_full
 
 STAMP = "sources.sha256"
+MARK = "compiled-"
+"""The beginning of the names of files that say that all functions of a package are compiled."""
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
@@ -66,7 +67,7 @@ def find_cache(package: Path) -> CompiledCache:
 
 
 def drop_stale(package: Path) -> None:
-    """Remove cached functions in the folders of a package unless all were compiled from its present sources.
+    """Remove cached functions, and marks that all are there, unless they were compiled from the present sources.
 
     Does nothing if files cannot be written there.
     """
@@ -75,8 +76,9 @@ def drop_stale(package: Path) -> None:
     with contextlib.suppress(OSError):
         if stamp.is_file() and stamp.read_text(encoding="ascii") == digest:
             return
-        for kept in itertools.chain(package.rglob("*.nbi"), package.rglob("*.nbc")):
-            kept.unlink(missing_ok=True)
+        for pattern in ("*.nbi", "*.nbc", f"__pycache__/{MARK}*"):
+            for kept in package.rglob(pattern):
+                kept.unlink(missing_ok=True)
         stamp.parent.mkdir(exist_ok=True)
         stamp.write_text(digest, encoding="ascii")
 

@@ -51,6 +51,12 @@ _GAIN = 0.95
 _SCALE_SPREAD = 0.05
 _LIMIT = 0.15
 _DOUBTFUL = frozenset({"busy_machine", "drifting_machine", "stopped_early", "not_steady"})
+"""Flags of trials that do not count.
+
+Those with `busy_cpu` do: a strategy that keeps the processors busy does so in every trial, and what its messages cost
+shows there alone.
+"""
+
 _NORMAL = 1.4826
 
 
@@ -209,10 +215,12 @@ class _Fit:
         origin = np.zeros(len(parameters))
         self.errors = self.errors_at(origin, everything)
         slopes = []
-        for index in range(len(parameters)):
+        for index, parameter in enumerate(parameters):
+            # A share of a link may be 1 already, so it is tried below.
+            step = -_STEP if parameter.name.endswith("_share") else _STEP
             moved = origin.copy()
-            moved[index] = _STEP
-            slopes.append((self.errors_at(moved, everything) - self.errors) / _STEP)
+            moved[index] = step
+            slopes.append((self.errors_at(moved, everything) - self.errors) / step)
         self._slopes = np.array(slopes).T
 
     def costs_at(self, point: Floats) -> Costs:

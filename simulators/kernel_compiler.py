@@ -19,7 +19,7 @@ from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 from autosync import first_calls
-from autosync.compiled_cache import digest_of
+from autosync.compiled_cache import MARK, STAMP, digest_of
 from autosync.errors import OperationError
 from autosync.first_calls import FIRST_CALLS, CompiledFunction, Compiler
 from autosync.plan.compiled import jit as plan_jit
@@ -96,11 +96,14 @@ def _mark() -> Path:
     from numba import __version__
     from numba.core.registry import cpu_target
 
-    sources = [digest_of(_SIMULATORS), digest_of(Path(str(plan_jit.__file__)).parent)]
+    folders = [_SIMULATORS, Path(str(plan_jit.__file__)).parent]
+    # numba also compiles again after a change of a file's time, and after its cache was dropped (and stamped again).
+    files = [file for one in folders for file in (*sorted(one.rglob("*.py")), *one.glob(f"__pycache__/{STAMP}"))]
+    times = [(file.stat().st_mtime, file.stat().st_size) for file in files]
     machine = cpu_target.target_context.codegen().magic_tuple()
-    told = repr((sources, __version__, platform.python_version(), machine))
+    told = repr(([digest_of(one) for one in folders], times, __version__, platform.python_version(), machine))
     folder = jit.KEPT.folder or _SIMULATORS / "__pycache__"
-    return folder / f"compiled-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+    return folder / f"{MARK}{hashlib.sha256(told.encode()).hexdigest()[:16]}"
 
 
 if __name__ == "__main__":

@@ -33,6 +33,11 @@ def most_detailed(model: ModelSpec, cluster: ClusterSpec, *, costs: Costs | None
     return LargeClusterSimulator(timeline, AnalyticalSimulator(model, cluster, costs=costs))
 
 
+def predictor_of(simulator: Simulator, strategy: Strategy) -> str:
+    """Return the name of the simulator that predicts a strategy, also where `most_detailed` is two of them."""
+    return simulator.name_for(strategy) if isinstance(simulator, LargeClusterSimulator) else simulator.name
+
+
 class LargeClusterSimulator:
     """The timeline of a large cluster.
 
@@ -53,6 +58,11 @@ class LargeClusterSimulator:
         played = iter(self._timeline.predict([strategy for strategy, is_affordable in pairs if is_affordable]))
         closed = iter(self._analytical.predict([strategy for strategy, is_affordable in pairs if not is_affordable]))
         return [next(played) if is_affordable else next(closed) for is_affordable in affordable]
+
+    def name_for(self, strategy: Strategy) -> str:
+        """Return the name of the simulator that predicts this strategy."""
+        (is_affordable,) = self._timeline.are_affordable([strategy])
+        return self._timeline.name if is_affordable else self._analytical.name
 
     def learn(self, records: Sequence[Record]) -> None:
         """Learn from trials as both simulators do. What the timeline cannot simulate teaches only the other."""

@@ -54,6 +54,17 @@ def test_what_was_compiled_of_other_sources_is_removed(package: Path, change: st
     assert kept(package) == 0
 
 
+def test_marks_go_with_what_they_mark(package: Path) -> None:
+    drop_stale(package)
+    mark = package / "__pycache__" / "compiled-0123456789abcdef"
+    mark.touch()
+    drop_stale(package)
+    assert mark.is_file()
+    (package / "one.py").write_text("def f(): return 2\n")
+    drop_stale(package)
+    assert not mark.exists()
+
+
 def test_the_first_compilation_of_all_is_enabled(tmp_path: Path) -> None:
     (tmp_path / "inner" / "__pycache__").mkdir(parents=True)
     drop_stale(tmp_path)

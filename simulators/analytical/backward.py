@@ -18,14 +18,14 @@ from autosync.simulators.shared.arrays import Record
 
 
 @borrows_inner
-def play_backward(given: KernelInputs, books: Books, number: int, begins: float, rare: bool) -> float:  # noqa: FBT001 - numba has no keywords
+def play_backward(given: KernelInputs, books: Books, number: int, begins: float, period: int) -> float:
     """Return when the next forward pass may begin, for a step whose backward pass begins at `begins`."""
     progress = books.progress[0]
     _begin(given, books, progress, number, begins)
     while True:
         while progress.num_todo > 0:
             progress.num_todo -= 1
-            _go_on(given, books, progress, number, rare)
+            _go_on(given, books, progress, number, period)
         if _opens(given, books, progress):
             continue
         lane, start = _first_to_begin(given, books, progress, number)
@@ -69,7 +69,7 @@ def _begin(given: KernelInputs, books: Books, progress: Record, number: int, beg
 
 
 @inlined
-def _go_on(given: KernelInputs, books: Books, progress: Record, number: int, rare: bool) -> None:  # noqa: FBT001 - numba has no keywords
+def _go_on(given: KernelInputs, books: Books, progress: Record, number: int, period: int) -> None:
     """Take a unit from `todo` and advance it as far as possible without a transfer."""
     first_unit, forward = given.units.strategies[number].first_unit, given.units.strategies[number].forward
     here = books.todo[progress.num_todo]
@@ -83,7 +83,7 @@ def _go_on(given: KernelInputs, books: Books, progress: Record, number: int, rar
             _settle(given, books, progress, first_unit, here)
             break
         step = given.prices.steps[entry.step]
-        if rare or step.every == 1:
+        if step.every in (1, period):
             if step.is_transfer:
                 break
             amount = given.units.amount[first_unit + here, step.measure]

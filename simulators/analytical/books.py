@@ -160,7 +160,7 @@ def enter_units(given: KernelInputs, books: Books, number: int) -> None:
 
 
 @borrows_inner
-def queue_jobs(given: KernelInputs, books: Books, number: int, rare: bool) -> None:  # noqa: FBT001 - numba has no keywords
+def queue_jobs(given: KernelInputs, books: Books, number: int, period: int) -> None:
     """Queue the jobs of each lane: those that collect, in the order of readiness, then those that settle, by use."""
     strategy, units, steps = given.units.strategies[number], given.units.units, given.prices.steps
     lanes, after = books.lanes, books.after
@@ -175,7 +175,7 @@ def queue_jobs(given: KernelInputs, books: Books, number: int, rare: bool) -> No
             last = template.last_step if settles else template.middle_step
             for number_of_step in range(first, last):
                 step = steps[number_of_step]
-                if step.is_transfer and (rare or step.every == 1):
+                if step.is_transfer and step.every in (1, period):
                     lane = lanes[unit.lane + step.stage * strategy.num_lanes]
                     job = here * books.num_steps + number_of_step - template.first_step
                     if lane.head < 0:

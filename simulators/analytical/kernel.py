@@ -8,6 +8,9 @@ a pipeline: its next step begins when the first slice is done.
 
 With overlap into the next forward pass, steps are simulated in succession until they are alike; otherwise one step from
 rest is enough.
+
+Work that is not done in every step is simulated in a step by itself for each period, which says by how much it makes
+that step longer. A mean step has that share of it.
 """
 
 from __future__ import annotations
@@ -34,23 +37,26 @@ def step_seconds(given: KernelInputs) -> Floats:
 @borrows
 def _step_seconds(given: KernelInputs, books: Books, found: Floats) -> None:
     for number in range(len(found)):
-        period = _period(given, number)
+        period, usual = 1, 0.0
         # A loop rather than two calls: numba would compile the callee once for each constant argument.
-        for rare in (True, False):
-            if rare:
-                found[number] = _seconds(given, books, number, rare)
-            elif period > 1:
-                usual = _seconds(given, books, number, rare)
-                found[number] = usual + (found[number] - usual) / period
+        while period > 0:
+            seconds = _seconds(given, books, number, period)
+            if period == 1:
+                usual = found[number] = seconds
+            else:
+                found[number] += (seconds - usual) / period
+            period = _next_period(given, number, period)
 
 
 @borrows_inner
-def _period(given: KernelInputs, number: int) -> int:
-    """Return the number of steps in which everything that is not done in every step is done once."""
-    strategy, units, templates, period = given.units.strategies[number], given.units.units, given.prices.templates, 1
+def _next_period(given: KernelInputs, number: int, period: int) -> int:
+    """Return the next longer period of work that is not done in every step; 0 if there is none."""
+    strategy, units, templates, found = given.units.strategies[number], given.units.units, given.prices.templates, 0
     for unit in range(strategy.first_unit, strategy.last_unit):
-        period = max(period, templates[units[unit].template].period)
-    return period
+        other = templates[units[unit].template].period
+        if other > period and (found == 0 or other < found):
+            found = other
+    return found
 
 
 @borrows_inner
@@ -74,20 +80,20 @@ def _busiest(books: Books) -> int:
 
 
 @borrows_inner
-def _seconds(given: KernelInputs, books: Books, number: int, rare: bool) -> float:  # noqa: FBT001 - numba has no keywords
-    """Return the seconds of a step in steady state. With `rare`, the step also does what is not done in every step."""
+def _seconds(given: KernelInputs, books: Books, number: int, period: int) -> float:
+    """Return the seconds of a steady step that does what is done in every step, and in every `period`-th one."""
     for lane in books.lanes:
         lane.free = 0.0
     books.free[:] = 0.0
     books.gate[:] = 0.0
     enter_units(given, books, number)
-    queue_jobs(given, books, number, rare)
+    queue_jobs(given, books, number, period)
     is_stale = _is_stale(given, number)
     lasts = given.units.strategies[number].forward or is_stale
     before, taken, busy = 0.0, 0.0, 0.0
     for count in range(_MAX_STEPS):
         begins = _pass_forward(given, books, before)
-        ended = play_backward(given, books, number, begins, rare)
+        ended = play_backward(given, books, number, begins, period)
         newest, before = ended - before, ended
         if is_stale:
             # No step waits for stale transfers, but they cannot fall further behind in every step.

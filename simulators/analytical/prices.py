@@ -18,13 +18,14 @@ from autosync.simulators.analytical.tables import (
     PROCESSORS,
     RESOURCE,
     STEP,
+    SWITCH,
     TEMPLATE,
     THREAD,
     USE,
     Prices,
 )
 from autosync.simulators.shared.arrays import Records
-from autosync.simulators.shared.link_use import instances_of
+from autosync.simulators.shared.link_use import instances_of, links_of
 from autosync.simulators.shared.rank_classes import Classes, apart, classes_of
 from autosync.simulators.shared.server_work import is_at_server
 from autosync.simulators.shared.shape_costs import ShapeCosts, shape_costs_of
@@ -68,6 +69,7 @@ class PriceList:
         shape_costs = shape_costs_of(self._cluster, classes, shapes, self._costs)
         position = {shape: index for index, shape in enumerate(shapes)}
         rows = [self._row(step, shape_costs, classes, position[_shape_of(step)]) for step in flat]
+        links = [SWITCH if one.kind == "inside" else LINK for one in links_of(self._cluster, classes)]
         return Prices(
             num_stages=1 + max([step.stage for step in flat if isinstance(step, TransferStep)], default=0),
             templates=self._templates(templates),
@@ -75,7 +77,7 @@ class PriceList:
             uses=np.array([(at, *use) for row in rows for at, use in sorted(row.uses.items())], dtype=USE),
             resources=np.array(
                 [
-                    *[(LINK, rate) for rate in shape_costs.capacity[:-1].tolist()],
+                    *zip(links, shape_costs.capacity[:-1].tolist(), strict=True),
                     (PROCESSORS, 1.0),
                     *[(THREAD, 1.0) for _ in classes.num_ranks],
                 ],

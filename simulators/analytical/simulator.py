@@ -87,8 +87,8 @@ class AnalyticalSimulator:
         return [Prediction(seconds=one, spread=self._calibrated.spread) for one in seconds.tolist()]
 
     def learn(self, records: Sequence[Record]) -> None:
-        """Fit the costs to trials, starting from those of the probe."""
-        trials = trials_of(records, self._model, self._cluster)
+        """Fit the costs to trials without stages, starting from those of the probe."""
+        trials = [one for one in trials_of(records, self._model, self._cluster) if not one.strategy.stages]
         self._calibrated = calibrate(self._seconds_if, self._probed, trials)
         self._prices, self._trainings = {}, {}
 

@@ -17,8 +17,9 @@ from autosync.simulators.shared.arrays import Floats, Records
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 ELEMENTS = MEASURES.index("elements")
 
-LINK, PROCESSORS, THREAD = range(3)
-"""The kinds of resource: one direction of a link, the processors if all nodes share them, the thread of a rank."""
+LINK, PROCESSORS, THREAD, SWITCH = range(4)
+"""The kinds of resource: one direction of a link, the processors if all nodes share them, the thread of a rank, and
+what the ranks of a node share inside it, which counts as a link too."""
 
 TEMPLATE = np.dtype(
     [

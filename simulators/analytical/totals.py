@@ -9,7 +9,7 @@ import numpy as np
 
 from autosync.simulators.analytical.books import latest
 from autosync.simulators.analytical.kernel import step_seconds
-from autosync.simulators.analytical.tables import ELEMENTS, LINK, PROCESSORS, THREAD, KernelInputs
+from autosync.simulators.analytical.tables import ELEMENTS, LINK, PROCESSORS, SWITCH, THREAD, KernelInputs
 from autosync.simulators.jit import borrows, borrows_inner
 from autosync.simulators.shared.arrays import Floats
 
@@ -124,7 +124,7 @@ def _add_resources(given: KernelInputs, taken: Floats, row: Floats) -> None:
     total, count = 0.0, 0
     for resource in range(len(taken)):
         kind = given.prices.resources[resource].kind
-        if kind == LINK and taken[resource] > 0.0:
+        if kind in (LINK, SWITCH) and taken[resource] > 0.0:
             total, count = total + taken[resource], count + 1
             if taken[resource] > row[_LINK_SECONDS]:
                 row[_LINK_SECONDS] = taken[resource]

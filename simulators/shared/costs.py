@@ -42,7 +42,7 @@ def costs_of(cluster: ClusterSpec, *, num_processors: int | None = None) -> Cost
         return replace(ordinary, num_processors=num_processors)
     num_processors = num_processors if calibration.emulated else None
     if calibration.backend != cluster.backend:
-        # Its messages and rounds were those of another backend. Rates of links are the same.
+        # Its messages and rounds were those of another backend. For rates of links see `specs.link_calibration`.
         return replace(ordinary, num_processors=num_processors)
     processor = ordinary.processor.times(_slowness(calibration, ordinary))
     probed = replace(

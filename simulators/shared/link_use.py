@@ -1,9 +1,9 @@
 """The load that the transfers of a shape put on links, by classes of ranks and nodes (see `rank_classes`).
 
-A link is a class of nodes in one direction (out, in, within), or a rack in one direction. A transfer's groups with the
-same members by class are one *instance*: they do the same at the same times. In a star, members wait only for the root,
-so there is one instance for each class of the other members. The load of an instance is a share of the transfer's
-buffer, on one link of the class.
+A link is a class of nodes in one direction (out, in, within), what the ranks of such nodes share inside them, or a rack
+in one direction. A transfer's groups with the same members by class are one *instance*: they do the same at the same
+times. In a star, members wait only for the root, so there is one instance for each class of the other members. The load
+of an instance is a share of the transfer's buffer, on one link of the class.
 """
 
 from __future__ import annotations
@@ -69,13 +69,19 @@ class ClusterLink:
 
 @functools.lru_cache(maxsize=256)
 def links_of(cluster: ClusterSpec, classes: Classes) -> tuple[ClusterLink, ...]:
-    """Return out, in and within for each class of nodes, then out and in for each rack."""
+    """Return out, in and within for each class of nodes, out and in for each rack, and what ranks share inside nodes.
+
+    The last, `inside`, is only that of classes whose ranks share something.
+    """
     nodes = [classes.of_node.index(number) for number in range(len(classes.num_nodes))]
     of_nodes = [ClusterLink(kind=kind, position=node) for kind in ("out", "in", "within") for node in nodes]
     of_racks = [
         ClusterLink(kind=kind, position=rack) for kind in ("rack_out", "rack_in") for rack in range(len(cluster.racks))
     ]
-    return (*of_nodes, *of_racks)
+    shared = [
+        ClusterLink(kind="inside", position=node) for node in nodes if cluster.nodes[node].intra_total is not None
+    ]
+    return (*of_nodes, *of_racks, *shared)
 
 
 @functools.lru_cache(maxsize=16384)
@@ -187,22 +193,40 @@ def _staying(classes: Classes, uses: Iterable[Use]) -> float:
 class _Roads(NamedTuple):
     """The places of ranks, and the class link of each of the cluster's links.
 
-    `weight` is the share of a class link's load that one of its nodes has on average.
+    `inside` has the class link of what the ranks of each node share inside it (-1: nothing). `weight` is the share of a
+    class link's load that one of its nodes has on average.
     """
 
     places: Places
     link: Integers
+    inside: Integers
     weight: Floats
+
+    def links(self, source: Integers, destination: Integers) -> tuple[Integers, Integers]:
+        """Return the class links between pairs of ranks, as two columns: position of the pair, and link."""
+        places = self.places
+        pairs, links = places.links(source, destination)
+        start, end = places.node_of_rank[source], places.node_of_rank[destination]
+        # Data passes what ranks share inside its nodes, unless it leaves a rack.
+        stays = places.rack_of_node[start] == places.rack_of_node[end]
+        passed = [(stays, self.inside[start]), (stays & (start != end), self.inside[end])]
+        some = [np.flatnonzero(passes & (link >= 0)) for passes, link in passed]
+        more = [link[positions] for positions, (_, link) in zip(some, passed, strict=True)]
+        return np.concatenate((pairs, *some)), np.concatenate((self.link[links], *more))
 
 
 @functools.lru_cache(maxsize=64)
 def _roads(cluster: ClusterSpec, classes: Classes) -> _Roads:
     places, of_node, num_classes = places_of(cluster), np.array(classes.of_node), len(classes.num_nodes)
     of_racks = np.arange(2 * places.num_racks)
+    shared = [one for one in enumerate(links_of(cluster, classes)) if one[1].kind == "inside"]
+    inside = {classes.of_node[link.position]: number for number, link in shared}
+    sizes = np.array(classes.num_nodes)
     return _Roads(
         places,
         np.concatenate([*(kind * num_classes + of_node for kind in range(3)), 3 * num_classes + of_racks]),
-        np.concatenate([np.tile(1.0 / np.array(classes.num_nodes), 3), np.ones(len(of_racks))]),
+        np.array([inside.get(number, -1) for number in classes.of_node], dtype=np.int64),
+        np.concatenate([np.tile(1.0 / sizes, 3), np.ones(len(of_racks)), 1.0 / sizes[list(inside)]]),
     )
 
 
@@ -215,9 +239,9 @@ def _uses(roads: _Roads, found: Sequence[tuple[list[tuple[int, ...]], _Sending]]
     )
     share = np.concatenate([np.tile(one.share, len(groups)) for groups, one in found])
     instance = np.repeat(np.arange(len(found)), [len(groups) * len(one.share) for groups, one in found])
-    pairs, links = roads.places.links(source, destination)
+    pairs, links = roads.links(source, destination)
     num_links = len(roads.weight)
-    used, place = np.unique(instance[pairs] * num_links + roads.link[links], return_inverse=True)
+    used, place = np.unique(instance[pairs] * num_links + links, return_inverse=True)
     shares = np.bincount(place, weights=share[pairs])
     weight = roads.weight[used % num_links]
     uses: list[list[Use]] = [[] for _ in found]

@@ -12,16 +12,17 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from autosync.plan.tables import Shape
 from autosync.plan.types import Algorithm, Collective
 from autosync.specs.calibration import Estimate
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.link_calibration import measured_node
 from autosync.specs.uplinks import NO_RACK, nodes_behind, racks_around
 
-_ALIKE = 0.1
+ALIKE = 0.1
 """The share by which rates may differ and still count as equal."""
 
 _AROUND: frozenset[Algorithm] = frozenset({"ring", "native"})
@@ -80,7 +81,7 @@ def _refined(cluster: ClusterSpec, shapes: frozenset[Shape]) -> Classes:
                 # slow.
                 meeting = meetings.setdefault(met, len(meetings))
                 for place, rank in enumerate(group):
-                    seen[rank].append((number, _place(shape, place), meeting, _partners(shape, classes, place)))
+                    seen[rank].append((number, _place(shape, place), meeting))
         finer = _numbered([tuple(one) for one in seen])
         if max(finer) == max(of_rank):
             return Classes(of_rank=of_rank, of_node=of_node, num_ranks=_counted(of_rank), num_nodes=_counted(of_node))
@@ -94,7 +95,10 @@ def apart(cluster: ClusterSpec) -> Classes:
 
 
 def _is_symmetric(shape: Shape) -> bool:
-    """Return whether all members of a group do the same, whatever their position."""
+    """Return whether all members of a group do the same, whatever their position.
+
+    In halving and doubling, they meet others in other rounds, but each sends and adds as much as any other.
+    """
     if shape.collective is None:
         return True
     if shape.algorithm == "halving_doubling":
@@ -108,23 +112,12 @@ def _place(shape: Shape, place: int) -> int:
     return min(place, 1) if shape.algorithm == "star" else place
 
 
-def _partners(shape: Shape, classes: Sequence[int], place: int) -> tuple[int, ...]:
-    """Return the classes that a member of halving-doubling meets, one after the other; nothing for other algorithms.
-
-    Each meeting has another length, so it matters who comes when.
-    """
-    if shape.algorithm != "halving_doubling" or not _is_symmetric(shape):
-        return ()
-    distances = [1 << level for level in range(len(classes).bit_length() - 1)]
-    return tuple([classes[place ^ distance] for distance in distances])
-
-
 def _kind_of_node(cluster: ClusterSpec, position: int) -> Hashable:
     node = cluster.nodes[position]
     around = [rack for rack in racks_around(cluster)[position] if rack != NO_RACK]
     uplinks = tuple([_kind_of_rack(cluster, rack) for rack in around])
     # A host that a probe found slow is another kind of host, whatever its file claims.
-    found = cluster.calibration.node(node.name) if cluster.calibration else None
+    found = measured_node(cluster, node.name)
     measured = () if found is None else (found.rate_out, found.rate_in, found.rate_within)
     probed = tuple([_rough(one) for one in measured])
     rates = (node.bandwidth_out, node.bandwidth_in, node.intra_bandwidth, node.intra_total, node.nics)
@@ -133,7 +126,7 @@ def _kind_of_node(cluster: ClusterSpec, position: int) -> Hashable:
 
 def _rough(rate: Estimate | None) -> float | None:
     """Return a rate rounded to some percent, because no two links are probed exactly alike."""
-    return None if rate is None or rate.value <= 0 else round(math.log(rate.value) / _ALIKE)
+    return None if rate is None or rate.value <= 0 else round(math.log(rate.value) / ALIKE)
 
 
 def _kind_of_rack(cluster: ClusterSpec, position: int) -> Hashable:

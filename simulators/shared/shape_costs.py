@@ -19,6 +19,7 @@ from autosync.simulators.shared.rank_classes import Classes
 from autosync.simulators.shared.uncontended import MemberPlace, seconds_alone
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.costs import Costs
+from autosync.specs.link_calibration import measured_node, measured_racks
 
 
 class ShapeCosts(NamedTuple):
@@ -96,25 +97,26 @@ def _places(cluster: ClusterSpec, costs: Costs) -> list[MemberPlace]:
 
 def _capacity(cluster: ClusterSpec, link: ClusterLink, costs: Costs) -> float:
     """Return the capacity of a link. Within a node, each rank can send at the rate between two ranks."""
+    if link.kind == "inside":
+        total = cluster.nodes[link.position].intra_total
+        assert total is not None, "the ranks of such a node share something"
+        return total * costs.link_share
     rate = _rate(cluster, link.kind, link.position, costs)
     if link.kind != "within":
         return rate
-    total = cluster.nodes[link.position].intra_total
-    together = rate * max(1, sum(rank.node == link.position for rank in cluster.ranks))
-    return together if total is None else min(together, total * costs.link_share)
+    return rate * max(1, sum(rank.node == link.position for rank in cluster.ranks))
 
 
 def _rate(cluster: ClusterSpec, kind: str, position: int, costs: Costs) -> float:
     """Return the payload bytes a second of a link: as probed, else as its file claims."""
-    calibration = cluster.calibration
     if kind.startswith("rack"):
         rack = cluster.racks[position]
-        probed = {one.name: one for one in calibration.racks}.get(rack.name) if calibration else None
+        probed = measured_racks(cluster).get(rack.name)
         if kind == "rack_out":
             return link_rate(rack.uplink_out, probed.rate_out if probed else None, costs.link_share)
         return link_rate(rack.uplink_in, probed.rate_in if probed else None, costs.link_share)
     node = cluster.nodes[position]
-    found = calibration.node(node.name) if calibration else None
+    found = measured_node(cluster, node.name)
     if kind == "within":
         return link_rate(
             node.intra_bandwidth or costs.within.rate, found.rate_within if found else None, costs.link_share

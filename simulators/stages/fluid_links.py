@@ -1,7 +1,7 @@
 """Links that carry several transfers at a time: each transfer gets a fair share of every link on its way.
 
 Shares are max-min fair: the most loaded link divides its rate evenly among its transfers, then the next one what is
-left. They change only when a transfer begins or ends.
+left. A transfer that is limited to less takes its limit. Shares change only when a transfer begins or ends.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 class _Flow:
     left: float
     links: tuple[int, ...]
+    limit: float
     rate: float = 0.0
 
 
@@ -26,10 +27,10 @@ class FluidLinks:
         self._flows: dict[int, _Flow] = {}
         self._now = 0.0
 
-    def begin(self, key: int, num_bytes: float, links: tuple[int, ...], now: float) -> None:
-        """Begin a transfer over some links."""
+    def begin(self, key: int, num_bytes: float, links: tuple[int, ...], now: float, *, limit: float = math.inf) -> None:
+        """Begin a transfer over some links, which gets at most `limit` bytes a second."""
         self._advance(now)
-        self._flows[key] = _Flow(num_bytes, links)
+        self._flows[key] = _Flow(num_bytes, links, limit)
         self._share()
 
     def next_end(self) -> tuple[float, int] | None:
@@ -59,7 +60,7 @@ class FluidLinks:
         waiting = dict(self._flows)
         left: dict[int, float] = {}
         for flow in waiting.values():
-            flow.rate = math.inf
+            flow.rate = flow.limit
             left.update((link, self._rates[link]) for link in flow.links)
         while waiting:
             counts = _counts(waiting)
@@ -67,11 +68,12 @@ class FluidLinks:
                 return
             tightest = min(counts, key=lambda link: (left[link] / counts[link], link))
             share = left[tightest] / counts[tightest]
-            for key in [key for key, flow in waiting.items() if tightest in flow.links]:
+            limited = [key for key, flow in waiting.items() if flow.limit < share]
+            for key in limited or [key for key, flow in waiting.items() if tightest in flow.links]:
                 flow = waiting.pop(key)
-                flow.rate = share
+                flow.rate = min(share, flow.limit)
                 for link in flow.links:
-                    left[link] = max(0.0, left[link] - share)
+                    left[link] = max(0.0, left[link] - flow.rate)
 
 
 def _counts(flows: Mapping[int, _Flow]) -> dict[int, int]:

@@ -15,13 +15,12 @@ from typing import NamedTuple
 
 from autosync.plan.outline import outline
 from autosync.plan.rank_passes import RankPass, most_late, passes_of
-from autosync.plan.traffic import Traffic, plan_traffic, transfer_traffic
 from autosync.plan.types import Edge, Local, Operation, Plan, StagePass, Transfer
 from autosync.simulators.stages.fluid_links import FluidLinks
+from autosync.simulators.stages.stage_links import StageLinks
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.costs import Costs
 from autosync.specs.model import ModelSpec
-from autosync.specs.uplinks import crossed
 from autosync.strategy.stage_compute import pass_seconds, update_seconds
 
 _STEPS, _MEASURED = 8, 4
@@ -80,11 +79,8 @@ class _Player:
         self._seconds = pass_seconds(
             plan.stages, model, _num_examples(plan), recompute=plan.recompute, splits_backward=plan.splits_backward
         )
-        rates = [rate * costs.link_share for node in cluster.nodes for rate in (node.bandwidth_out, node.bandwidth_in)]
-        self._uplinks = len(rates)
-        for rack in cluster.racks:
-            rates += [rack.uplink_out * costs.link_share, rack.uplink_in * costs.link_share]
-        self._links = FluidLinks(rates)
+        self._network = StageLinks(cluster, costs)
+        self._links = FluidLinks(self._network.rates)
         self._updates = self._update_seconds()
         self._num_steps = 1 if plan.flushes else _STEPS - 1 + max(1, most_late(plan))
         self._num_operations = len(plan.operations)
@@ -212,35 +208,29 @@ class _Player:
         send = batch * self._num_operations + self._sends[index]
         transfer = self._operation(send)
         assert isinstance(transfer, Transfer), "sends are transfers"
-        source, destination = (self._cluster.ranks[rank].node for rank in transfer.groups[0])
-        if source == destination or not transfer.num_bytes:
-            rate = self._cluster.nodes[source].intra_bandwidth or self._costs.rate_added
-            heapq.heappush(events, (now + self._costs.round_seconds + transfer.num_bytes / rate, _MESSAGE, send))
+        if not transfer.num_bytes:
+            heapq.heappush(events, (now + self._costs.round_seconds, _MESSAGE, send))
             return
         # A connection sends one message after another.
         waiting = self._connections.setdefault(transfer.groups[0], [])
         waiting.append(send)
         if len(waiting) == 1:
-            self._links.begin(send, transfer.num_bytes, self._way(source, destination), now)
+            self._begin(send, now)
+
+    def _begin(self, send: int, now: float) -> None:
+        """Begin a message on the links."""
+        transfer = self._operation(send)
+        assert isinstance(transfer, Transfer), "sends are transfers"
+        way = self._network.way(*transfer.groups[0])
+        self._links.begin(send, transfer.num_bytes, way, now, limit=self._network.flow_limit(way))
 
     def _arrive(self, send: int, now: float) -> None:
         """End a message on the links, and begin the next one of its connection."""
         self._links.end(send, now)
-        transfer = self._operation(send)
-        assert isinstance(transfer, Transfer), "sends are transfers"
-        waiting = self._connections[transfer.groups[0]]
+        waiting = self._connections[self._operation(send).groups[0]]
         waiting.pop(0)
         if waiting:
-            following = self._operation(waiting[0])
-            assert isinstance(following, Transfer), "sends are transfers"
-            source, destination = (self._cluster.ranks[rank].node for rank in transfer.groups[0])
-            self._links.begin(waiting[0], following.num_bytes, self._way(source, destination), now)
-
-    def _way(self, source: int, destination: int) -> tuple[int, ...]:
-        """Return the links between two nodes."""
-        sides = enumerate(crossed(self._cluster, source, destination))
-        uplinks = [self._uplinks + 2 * rack + side for side, racks in sides for rack in racks]
-        return (2 * source, 2 * destination + 1, *uplinks)
+            self._begin(waiting[0], now)
 
     def _finish(self, ends: Mapping[int, float]) -> float:
         """Return when all gradients are summed, their norm is known where the task clips, and all are updated."""
@@ -261,32 +251,13 @@ class _Player:
         """Return the time between the ends of two steps."""
         last = self._num_steps - 1
         period = (self._step_ends[last] - self._step_ends[last - _MEASURED]) / _MEASURED
-        return max(period, self._busiest_seconds(plan_traffic(self._plan, self._cluster)))
+        return max(period, self._network.seconds(one for one in self._plan.operations if isinstance(one, Transfer)))
 
     def _sum_seconds(self, transfer: Transfer) -> float:
         """Return the time of an all-reduce by itself: that of its busiest link, and of its rounds."""
         num_rounds = outline(transfer.collective, transfer.algorithm, len(transfer.groups[0])).num_rounds
-        busiest = self._busiest_seconds(transfer_traffic(transfer, self._cluster))
+        busiest = self._network.seconds([transfer])
         return busiest + num_rounds * self._costs.round_seconds + self._costs.transfer_seconds
-
-    def _busiest_seconds(self, traffic: Traffic) -> float:
-        """Return how long the busiest interface or uplink carries these bytes."""
-        share = self._costs.link_share
-        nodes, racks = self._cluster.nodes, self._cluster.racks
-        rates = (
-            (traffic.node_out, [node.bandwidth_out for node in nodes]),
-            (traffic.node_in, [node.bandwidth_in for node in nodes]),
-            (traffic.rack_out, [rack.uplink_out for rack in racks]),
-            (traffic.rack_in, [rack.uplink_in for rack in racks]),
-        )
-        return max(
-            [0.0]
-            + [
-                float(num_bytes) / (rate * share)
-                for moved, of_links in rates
-                for num_bytes, rate in zip(moved, of_links, strict=True)
-            ]
-        )
 
 
 def _num_examples(plan: Plan) -> int:

@@ -11,6 +11,7 @@ from autosync.plan.types import Edge, Operation, Plan, Transfer
 from autosync.simulators.timeline.scene import Played, Scene
 from autosync.simulators.timeline.training_program import COMPUTE, EVENT, WAIT
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.link_calibration import measured_node
 from autosync.specs.links import inside_name, interface_name, uplink_name
 
 _ROUNDING_SECONDS = 1e-9
@@ -51,10 +52,13 @@ class BusyLink:
 class Explanation:
     """A step's time, and the parts of it that are compute and waiting for communication.
 
-    `critical_path` goes from the step's start to its end, across ranks. `links` begins with the busiest link.
+    If parameters are averaged only in some steps, `seconds` is the mean over steps, and `average_seconds` is the time
+    of a step with an average (else None). `critical_path` goes from that step's start to its end, across ranks. `links`
+    begins with the busiest link.
     """
 
     seconds: float
+    average_seconds: float | None
     compute_seconds: float
     exposed_seconds: float
     critical_path: tuple[Critical, ...]
@@ -71,12 +75,14 @@ def name_of(plan: Plan, index: int) -> str:
 
 
 def explanation_of(plan: Plan, cluster: ClusterSpec, scene: Scene, played: Played, *, seconds: float) -> Explanation:
-    """Return the explanation of the last simulated step."""
+    """Return the explanation of the last simulated step, in which all that the plan does only in some steps is done."""
     path = _Path(plan, scene, played)
     # The slowest rank's: the others wait for it.
-    compute = float(scene.program_seconds[:, scene.program == COMPUTE].sum(axis=1).max())
+    compute = float(scene.program_seconds[scene.trains][:, scene.program == COMPUTE].sum(axis=1).max())
+    averages = any(one.every > 1 for one in plan.operations)
     return Explanation(
         seconds=seconds,
+        average_seconds=float(played.step_ends[-1] - played.step_ends[-2]) if averages else None,
         compute_seconds=compute,
         exposed_seconds=max(0.0, seconds - compute),
         critical_path=path.back_from_the_end(),
@@ -300,5 +306,5 @@ def _busy_links(cluster: ClusterSpec, scene: Scene, seconds: float) -> tuple[Bus
 
 def _knows_inside(cluster: ClusterSpec, node: int) -> bool:
     """Return whether the rate within the node is given or was probed. A loopback interface does not count as a link."""
-    probed = cluster.calibration.node(cluster.nodes[node].name) if cluster.calibration else None
+    probed = measured_node(cluster, cluster.nodes[node].name)
     return cluster.nodes[node].intra_bandwidth is not None or (probed is not None and probed.rate_within is not None)

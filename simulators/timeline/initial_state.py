@@ -67,8 +67,10 @@ def _lay_out(scene: Scene, state: PlayState) -> None:
     _count_waits(scene, state)
     for iteration in range(state.num_iterations):
         for part in range(len(scene.parts)):
-            if state.unmet[iteration, part] == 0 and not scene.is_transfer[scene.parts[part].operation]:
-                rank = scene.parts[part].rank
+            operation, rank = scene.parts[part].operation, scene.parts[part].rank
+            is_free = state.unmet[iteration, part] == 0 and not scene.is_transfer[operation]
+            # What waits for an average only is free where that is not due, but it is not due either.
+            if is_free and is_due(scene, iteration, operation):
                 state.ready[rank, state.ranks[rank].num_ready] = iteration * state.num_items + part
                 state.ranks[rank].num_ready += 1
 

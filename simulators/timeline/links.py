@@ -10,6 +10,7 @@ from autosync.simulators.timeline.scene import NetworkLinks
 from autosync.specs.calibration import Estimate
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.costs import Costs
+from autosync.specs.link_calibration import measured_node, measured_racks
 from autosync.specs.shaping import bucket
 from autosync.specs.uplinks import racks_around
 
@@ -18,7 +19,7 @@ def network_of(cluster: ClusterSpec, costs: Costs) -> NetworkLinks:
     """Return the links at the rates that a probe found, else at those in the cluster file."""
     around = np.array(racks_around(cluster), dtype=np.int64)
     probed = [_probed(cluster, node) for node in cluster.nodes]
-    uplinks = {one.name: one for one in cluster.calibration.racks} if cluster.calibration else {}
+    uplinks = measured_racks(cluster)
 
     def rate(claimed: float, measured: Estimate | None) -> float:
         return link_rate(claimed, measured, costs.payload_share)
@@ -77,7 +78,7 @@ def _buses(cluster: ClusterSpec) -> Integers:
 
 
 def _probed(cluster: ClusterSpec, node: Node) -> dict[str, Estimate | None]:
-    found = cluster.calibration.node(node.name) if cluster.calibration else None
+    found = measured_node(cluster, node.name)
     if found is None:
         return {}
     return {

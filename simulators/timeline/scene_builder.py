@@ -10,6 +10,7 @@ import numpy as np
 
 from autosync.plan.tables import ALGORITHMS, COLLECTIVES, LOCAL_KINDS, Operations, Shape, Tables
 from autosync.simulators.shared.arrays import Flags, Floats, Integers
+from autosync.simulators.shared.rank_classes import ALIKE
 from autosync.simulators.shared.reads import Reads
 from autosync.simulators.shared.server_work import is_at_server
 from autosync.simulators.timeline.links import network_of
@@ -79,13 +80,15 @@ class SceneBuilder:
         self._is_coarse = is_large if coarse is None else coarse
         # Ranks that share processors wait for each other, so none can represent others.
         nodes = _equal_nodes(cluster) if costs.num_processors is None else None
-        if nodes is not None and nodes.per_node > 1 and not self._is_coarse:
+        # On small clusters, ranks of one node are played apart, and so are links that were probed.
+        if nodes is not None and not self._is_coarse and (nodes.per_node > 1 or cluster.calibration is not None):
             nodes = None
         network = network_of(cluster, costs)
         self._apart = _PlayedRanks(network, np.array([rank.role == "worker" for rank in cluster.ranks]))
         self._alike: _PlayedRanks | None = None
-        if nodes is not None:
-            self._alike = _PlayedRanks(_first_of(network, nodes), np.ones(nodes.per_node, dtype=np.bool_))
+        typical = _typical_node(network, nodes) if nodes is not None else None
+        if nodes is not None and typical is not None:
+            self._alike = _PlayedRanks(typical, np.ones(nodes.per_node, dtype=np.bool_))
         self._nodes = nodes
         self._programs: dict[tuple[Overlap, bool], Program] = {}
         self._numbers: dict[Shape, int] = {}
@@ -294,28 +297,37 @@ def _at_paces(scene: Scene, program: Program, paces: Sequence[Pace]) -> Scene:
 
 
 def _equal_nodes(cluster: ClusterSpec) -> EqualNodes | None:
-    """Return the nodes of a cluster if all are the same workers; None if they differ, or if there is one."""
-    kinds = {replace(node, name="", host="") for node in cluster.nodes}
-    if len(kinds) > 1 or cluster.racks or cluster.calibration is not None or len(cluster.nodes) == 1:
-        return None
-    if cluster.num_workers != len(cluster.ranks):
+    """Return the nodes of a cluster if its file says that all are the same workers; None if they differ, or of one."""
+    # Memory plays no part, and neither does storage: where ranks read, every rank is played.
+    kinds = {replace(node, name="", host="", memory_bytes=None, storage=None) for node in cluster.nodes}
+    if len(kinds) > 1 or cluster.racks or len(cluster.nodes) == 1 or cluster.num_workers != len(cluster.ranks):
         return None
     return EqualNodes(len(cluster.nodes), cluster.nodes[0].devices)
 
 
-def _first_of(network: NetworkLinks, nodes: EqualNodes) -> NetworkLinks:
-    """Return the network of only the first node."""
-    links = [0, *range(nodes.num_nodes, nodes.num_nodes + nodes.per_node)]
-    # The way into the node, and what its ranks share inside it. There are no racks.
-    queues = [0] if network.bus[0] < 0 else [0, network.bus[0]]
+def _typical_node(network: NetworkLinks, nodes: EqualNodes) -> NetworkLinks | None:
+    """Return the network of one node that represents all, with the medians of probed figures; None if rates differ."""
+    count = nodes.num_nodes
+
+    def of_links(figures: Floats) -> Floats:
+        return np.column_stack((figures[:count], figures[count:].reshape(count, -1)))
+
+    def of_queues(figures: Floats) -> Floats:
+        # The way into the node, and what its ranks share inside it. There are no racks.
+        return figures.reshape(-1, count).T
+
+    rates = np.hstack((of_links(network.link_rate), of_queues(network.queue_rate)))
+    if (rates.max(axis=0) > (1 + ALIKE) * rates.min(axis=0)).any():
+        return None
+    queue_rate = np.median(of_queues(network.queue_rate), axis=0)
     return network._replace(
         node=network.node[: nodes.per_node],
         rack=network.rack[:1],
         inner_rack=network.inner_rack[:1],
-        link_rate=network.link_rate[links],
-        link_burst=network.link_burst[links],
-        link_flow=network.link_flow[links],
-        bus=np.array([len(queues) - 1 or -1], dtype=np.int64),
-        queue_rate=network.queue_rate[queues],
-        queue_burst=network.queue_burst[queues],
+        link_rate=np.median(of_links(network.link_rate), axis=0),
+        link_burst=np.median(of_links(network.link_burst), axis=0),
+        link_flow=np.median(of_links(network.link_flow), axis=0),
+        bus=np.array([len(queue_rate) - 1 or -1], dtype=np.int64),
+        queue_rate=queue_rate,
+        queue_burst=np.median(of_queues(network.queue_burst), axis=0),
     )

@@ -25,7 +25,7 @@ from autosync.simulators.timeline.kernel import play
 from autosync.simulators.timeline.reads import num_last_steps
 from autosync.simulators.timeline.scene import Played, Scene
 from autosync.simulators.timeline.scene_builder import MOST_RANKS, BatchDivision, SceneBuilder
-from autosync.simulators.timeline.steady_state import step_seconds
+from autosync.simulators.timeline.steady_state import num_until_all, step_seconds
 from autosync.simulators.timeline.trace import trace_of
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.costs import Costs
@@ -60,8 +60,12 @@ class TimelineSimulator:
         return [Prediction(seconds=factor * seconds, spread=spread) for seconds in self._played(strategies)]
 
     def learn(self, records: Sequence[Record]) -> None:
-        """Learn the factor by which measured steps are longer than simulated ones, and the remaining uncertainty."""
-        trials = trials_of(records, self._model, self._cluster)[-MAX_TRIALS:]
+        """Learn the factor by which measured steps are longer than simulated ones, and the remaining uncertainty.
+
+        Trials with stages are left out, because they are predicted by other means.
+        """
+        trials = [one for one in trials_of(records, self._model, self._cluster) if not one.strategy.stages]
+        trials = trials[-MAX_TRIALS:]
         affordable = self.are_affordable([one.strategy for one in trials])
         trials = [one for one, is_affordable in zip(trials, affordable, strict=True) if is_affordable]
         new = {one.strategy_id: one.strategy for one in trials if one.strategy_id not in self._learned}
@@ -107,8 +111,9 @@ class TimelineSimulator:
         """Return the explanation of a step: its waits, and the busy shares of links."""
         usual = self._usual(strategy)
         plan, scene = lowered(usual, self._model, self._cluster), self.scene(usual, every_rank=True)
-        played = play(scene)
-        until_last = played._replace(step_ends=played.step_ends[: len(played.step_ends) - num_last_steps(scene)])
+        num_last = num_last_steps(scene)
+        played = play(scene, num_until_all(scene.every, scene.follower_lag, num_last))
+        until_last = played._replace(step_ends=played.step_ends[: len(played.step_ends) - num_last])
         return explanation_of(plan, self._cluster, scene, until_last, seconds=_seconds(scene))
 
     def trace(self, strategy: Strategy) -> list[dict[str, Any]]:

@@ -1,10 +1,13 @@
 """Decides how many steps of a plan to simulate until it is steady, and computes the step time in the long run.
 
-Most plans are steady after two or three steps. A plan that averages every k-th step repeats after k steps. A plan whose
-steps wait for transfers of earlier steps first runs ahead of these, however slow they are.
+Most plans are steady after two or three steps. A plan that averages every k-th step repeats after k steps, or after the
+least common multiple of several such numbers. A plan whose steps wait for transfers of earlier steps first runs ahead
+of these, however slow they are.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -31,8 +34,14 @@ turns, so as many count as that work lies back."""
 
 def num_iterations(every: Integers, lag: Integers) -> int:
     """Return how many iterations to simulate, given how often operations are done and how late they are waited for."""
-    rarest, longest = _within_reach(every, lag)
-    return max(NUM_ITERATIONS, 2 * rarest) + (3 * longest if longest > 1 else 0)
+    period, longest = _within_reach(every, lag)
+    return max(NUM_ITERATIONS, 2 * period) + (3 * longest if longest > 1 else 0)
+
+
+def num_until_all(every: Integers, lag: Integers, num_last: int) -> int:
+    """Return how many iterations to simulate so that all work is done in the last of them, but for `num_last` more."""
+    period, _ = _within_reach(every, lag)
+    return -(-(num_iterations(every, lag) - num_last) // period) * period + num_last
 
 
 def within_reach(every: Integers, lag: Integers) -> tuple[Integers, Integers]:
@@ -52,7 +61,7 @@ def step_seconds(step_ends: Floats, ended: Floats, every: Integers, lag: Integer
     period, longest = _within_reach(every, lag)
     assert len(step_ends) > period, "a plan cannot deadlock, so all its steps end"
     if period > 1:
-        return _of_periods(step_ends, period, int(every.max()))
+        return _of_periods(step_ends, period, every)
     if longest > 1:
         count = max(_NUM_SETTLED, longest)
         return max(float(step_ends[-1] - step_ends[-1 - count]) / count, _pace(ended, longest, count))
@@ -62,17 +71,21 @@ def step_seconds(step_ends: Floats, ended: Floats, every: Integers, lag: Integer
 
 
 def _within_reach(every: Integers, lag: Integers) -> tuple[int, int]:
-    return min(int(every.max(initial=1)), RAREST), min(int(lag.max(initial=0)), LONGEST_LAG)
+    """Return the number of steps after which simulated ones repeat, at most `RAREST`, and the longest simulated lag."""
+    periods = set(np.minimum(every, RAREST).tolist())
+    return min(math.lcm(*periods), RAREST), min(int(lag.max(initial=0)), LONGEST_LAG)
 
 
-def _of_periods(step_ends: Floats, period: int, rarest: int) -> float:
+def _of_periods(step_ends: Floats, period: int, every: Integers) -> float:
     """Return the mean of the last period. Work that is done less often than simulated adds less, in proportion."""
     mean = float(step_ends[-1] - step_ends[-1 - period]) / period
-    if rarest <= period:
+    if every.max() <= period:
         return mean
     # Before the end of the first period no such work was done.
     usual = float(step_ends[period - 2] - step_ends[0]) / (period - 2)
-    return usual + (mean - usual) * period / rarest
+    # All of it was simulated in the same steps. So the harmonic mean counts, in which each operation weighs the same.
+    rarity = float(1 / np.mean(1 / every[every >= period]))
+    return usual + (mean - usual) * period / rarity
 
 
 def _pace(ended: Floats, longest: int, count: int) -> float:

@@ -14,10 +14,14 @@ from autosync.simulators.calibration import MIN_TRIALS, Parameter, Trial, calibr
 from autosync.simulators.shared.arrays import Floats
 from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.costs import Costs
+from autosync.strategy.dividing.divided import divided_strategy
+from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Message, Strategy
-from autosync.testing.simulators import small_case
+from autosync.strategy.stages import ModelStage, PipelineSchedule
+from autosync.testing.simulators import record_of, small_case
 from tests.helpers.example_costs import GLOO
 from tests.helpers.example_plans import WEIGHT, model_with
+from tests.helpers.staged_models import chain, nodes
 
 STRATEGIES = tuple(
     Strategy(messages=tuple(Message(parts=(f"v{index}",)) for index in range(count))) for count in range(1, 25)
@@ -193,3 +197,32 @@ def test_figures_within_figures_can_be_moved() -> None:
     assert isinstance(found, Nested)
     assert found.inner.transfer_seconds == pytest.approx(1.6e-3, rel=0.2)
     assert found.both[1] == pytest.approx(2 * found.both[0])
+
+
+@pytest.mark.parametrize("simulator", [AnalyticalSimulator, TimelineSimulator])
+def test_trials_with_stages_teach_nothing_about_others(
+    simulator: type[AnalyticalSimulator | TimelineSimulator],
+) -> None:
+    model, cluster = chain(4, batch_size=8), nodes(1, 1)
+    stages = [ModelStage(before=2 * number, ranks=(number,)) for number in range(2)]
+    schedules: tuple[PipelineSchedule, ...] = ("gpipe", "1f1b")
+    divided = [divided_strategy(model, stages, count, one) for count in (2, 4, 8, 16) for one in schedules]
+    records = [record_of(one, model, cluster, seconds=1e3, trial=trial) for trial, one in enumerate(divided)]
+    assert len(trials_of(records, model, cluster)) >= MIN_TRIALS
+    plain = [build_preset("ddp", model, cluster)]
+    taught = simulator(model, cluster, costs=GLOO)
+    before = taught.predict(plain)
+    taught.learn(records)
+    assert taught.predict(plain) == before
+
+
+def test_links_that_are_slower_than_predicted_are_learned() -> None:
+    """A share of a link cannot be tried above 1, so its slope is that towards slower links."""
+
+    def by_share(costs: Costs, strategies: Sequence[Strategy]) -> Floats:
+        return predict(PRIOR, strategies) / costs.link_share
+
+    slow = [dataclasses.replace(one, seconds=one.seconds / 0.9) for one in trials(PRIOR)]
+    found = calibrate(by_share, GLOO, slow, parameters=(Parameter("link_share", 0.03),))
+    assert GLOO.link_share > 0.96
+    assert found.costs.link_share == pytest.approx(0.9, rel=0.01)

@@ -70,6 +70,26 @@ def test_a_mark_of_another_numba_does_not_count(cache: Path, monkeypatch: pytest
     assert len(started) == 1
 
 
+@pytest.mark.parametrize("changed", ["source.py", "__pycache__/sources.sha256"])
+def test_a_mark_does_not_count_after_sources_were_written_or_the_cache_was_dropped(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    """With the same contents as before: numba goes by the times of files."""
+    (cache / "__pycache__").mkdir()
+    for name in ("source.py", "__pycache__/sources.sha256"):
+        (cache / name).touch()
+    monkeypatch.setattr(kernel_compiler, "_SIMULATORS", cache)
+    monkeypatch.setattr(kernel_compiler, "_recorded", list)
+    compile_all()
+    started: list[tuple[str, ...]] = []
+    monkeypatch.setattr("autosync.first_calls.start_compiler", started.append)
+    compiler_if_needed(meanwhile=False)
+    assert not started
+    os.utime(cache / changed, (1, 1))
+    compiler_if_needed(meanwhile=False)
+    assert len(started) == 1
+
+
 def test_if_a_function_cannot_be_compiled_there_is_no_mark(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

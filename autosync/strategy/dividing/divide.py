@@ -22,6 +22,7 @@ from autosync.strategy.dividing.partitioner import FoundDivision, partition
 from autosync.strategy.dividing.timed import timed
 from autosync.strategy.dividing.wrapped import wrapped
 from autosync.strategy.representation import Strategy
+from autosync.strategy.shapes.links import alike_node_rates, uplink_rates
 from autosync.strategy.stages import (
     UNFLUSHED,
     USUAL_SCHEDULE,
@@ -243,20 +244,20 @@ def _uplinks(cluster: ClusterSpec) -> Iterator[float]:
 
     Racks of one pod reach each other at the rate of their own uplinks; taking the pod's is careful.
     """
-    rates = {rack.name: min(rack.uplink_out, rack.uplink_in) for rack in cluster.racks}
+    rates = {rack.name: min(uplink_rates(cluster, position)) for position, rack in enumerate(cluster.racks)}
     for rack in cluster.racks:
         yield min(rates[rack.name], math.inf if rack.rack is None else rates[rack.rack])
 
 
 def _hosts(cluster: ClusterSpec) -> Iterator[StageHost]:
     """Yield a host for each worker rank. The ranks of a node share its interface and its memory."""
-    racks = {rack.name: number for number, rack in enumerate(cluster.racks)}
+    racks, rates = {rack.name: number for number, rack in enumerate(cluster.racks)}, alike_node_rates(cluster)
     for rank in cluster.ranks[: cluster.num_workers]:
         node = cluster.nodes[rank.node]
         yield StageHost(
             speed=node.compute,
-            rate_out=node.bandwidth_out / node.devices,
-            rate_in=node.bandwidth_in / node.devices,
+            rate_out=rates[rank.node][0] / node.devices,
+            rate_in=rates[rank.node][1] / node.devices,
             memory=math.inf if node.memory_bytes is None else node.memory_bytes / node.devices / MEMORY_TO_SPARE,
             # Nodes in no rack have no uplink.
             rack=len(racks) if node.rack is None else racks[node.rack],

@@ -13,9 +13,13 @@ MICROBATCHES_PER_STAGE = 4
 
 
 def legal_counts(model: ModelSpec, cluster: ClusterSpec) -> list[int]:
-    """Return the numbers of microbatches that divide the global batch, up to `MOST_MICROBATCHES`."""
+    """Return the numbers of microbatches that divide the global batch.
+
+    They are no larger than `MOST_MICROBATCHES`, or what a stage on each rank needs.
+    """
     num_examples = model.batch_size * cluster.num_workers
-    return [count for count in range(1, min(num_examples, MOST_MICROBATCHES) + 1) if num_examples % count == 0]
+    most = min(num_examples, max(MOST_MICROBATCHES, MICROBATCHES_PER_STAGE * cluster.num_workers))
+    return [count for count in range(1, most + 1) if num_examples % count == 0]
 
 
 def count_for(counts: Sequence[int], num_ranks: int) -> int:

@@ -15,6 +15,7 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.specs.uplinks import crossed
 from autosync.strategy.representation import Strategy
+from autosync.strategy.shapes.links import node_rates, uplink_rates
 from autosync.strategy.stage_compute import pass_seconds
 from autosync.strategy.stages import UNFLUSHED, ModelStage, boundary_cuts, bytes_of_microbatch
 
@@ -68,8 +69,8 @@ def _rate(cluster: ClusterSpec, source: int, destination: int) -> float:
         return math.inf
     leaving, entering = crossed(cluster, source, destination)
     return min(
-        cluster.nodes[source].bandwidth_out,
-        cluster.nodes[destination].bandwidth_in,
-        *(cluster.racks[rack].uplink_out for rack in leaving),
-        *(cluster.racks[rack].uplink_in for rack in entering),
+        node_rates(cluster, source)[0],
+        node_rates(cluster, destination)[1],
+        *(uplink_rates(cluster, rack)[0] for rack in leaving),
+        *(uplink_rates(cluster, rack)[1] for rack in entering),
     )

@@ -6,12 +6,14 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 import numpy.typing as npt
 
 from autosync.specs.calibration import Estimate
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.link_calibration import measured_node, measured_racks
 from autosync.specs.uplinks import NO_RACK, racks_around
 from autosync.strategy.shapes.levels import Ranks, worker_racks
 from autosync.strategy.shapes.trees import ABSENT
@@ -144,7 +146,7 @@ def tree_links(cluster: ClusterSpec) -> TreeLinks:
     inner_rack, (inner_out, inner_in) = np.zeros(len(places), dtype=np.int64), np.zeros((2, 0))
     if any(rack != NO_RACK for rack in inner):
         inner_rack, (inner_out, inner_in) = _units(cluster, inner)
-    node_out, node_in = np.array([_node_rates(cluster, place) for place in places]).T
+    node_out, node_in = np.array([node_rates(cluster, place) for place in places]).T
     return TreeLinks(
         ranks=ranks,
         rack=rack,
@@ -167,21 +169,45 @@ def _units(cluster: ClusterSpec, racks: Sequence[int]) -> tuple[Integers, Floats
     numbers: dict[tuple[str, int], int] = {}
     keys = [("node", node) if rack == NO_RACK else ("rack", rack) for node, rack in enumerate(racks)]
     found = [numbers.setdefault(key, len(numbers)) for key in keys]
-    rates = [_uplink_rates(cluster, rack) if kind == "rack" else (math.inf, math.inf) for kind, rack in numbers]
+    rates = [uplink_rates(cluster, rack) if kind == "rack" else (math.inf, math.inf) for kind, rack in numbers]
     return np.array(found), np.array(rates).T
 
 
-def _node_rates(cluster: ClusterSpec, position: int) -> tuple[float, float]:
+def node_rates(cluster: ClusterSpec, position: int) -> tuple[float, float]:
+    """Return the rates out of a node and into it: as probed, else as the file claims."""
     node = cluster.nodes[position]
-    found = cluster.calibration.node(node.name) if cluster.calibration else None
+    found = measured_node(cluster, node.name)
     probed = (None, None) if found is None else (found.rate_out, found.rate_in)
     return _rate(node.bandwidth_out, probed[0]), _rate(node.bandwidth_in, probed[1])
 
 
-def _uplink_rates(cluster: ClusterSpec, position: int) -> tuple[float, float]:
+def alike_node_rates(cluster: ClusterSpec) -> list[tuple[float, float]]:
+    """Return the rates out of each node and into it. Of probed ones, those that differ little count as equal.
+
+    Then they are their median: no two links are probed exactly alike.
+    """
+    rates = [node_rates(cluster, position) for position in range(len(cluster.nodes))]
+    if cluster.calibration is None:
+        return rates
+    out, into = [_levelled(one) for one in zip(*rates, strict=True)]
+    return list(zip(out, into, strict=True))
+
+
+def _levelled(rates: Sequence[float]) -> list[float]:
+    found, order = list(rates), sorted(range(len(rates)), key=lambda place: rates[place])
+    while order:
+        count = sum(rates[place] <= (1 + _EQUAL) * rates[order[0]] for place in order)
+        alike, order = order[:count], order[count:]
+        middle = median(rates[place] for place in alike)
+        for place in alike:
+            found[place] = middle
+    return found
+
+
+def uplink_rates(cluster: ClusterSpec, position: int) -> tuple[float, float]:
+    """Return the rates out of a rack and into it: as probed, else as the file claims."""
     rack = cluster.racks[position]
-    probes = cluster.calibration.racks if cluster.calibration else ()
-    found = next((probe for probe in probes if probe.name == rack.name), None)
+    found = measured_racks(cluster).get(rack.name)
     probed = (None, None) if found is None else (found.rate_out, found.rate_in)
     return _rate(rack.uplink_out, probed[0]), _rate(rack.uplink_in, probed[1])
 

@@ -26,6 +26,7 @@ from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.space import Space
 from autosync.strategy.synchronisers.all_reduce import AllReduce
 from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from autosync.strategy.synchronisers.periodic import Periodic
 from autosync.strategy.synchronisers.sharded import Sharded
 from autosync.testing.simulators import FREE, small_case, two_layers
 from tests.helpers.example_costs import GLOO
@@ -193,3 +194,16 @@ def test_ranks_of_large_clusters_are_classed() -> None:
     both = AnalyticalSimulator(two_layers(), cluster, costs=FREE).predict([server, ring])
     assert both[1].seconds == pytest.approx(seconds_of(ring, cluster))
     assert both[0].seconds == pytest.approx(0.06 + 2 * 65 * 20e6 / RATE)
+
+
+@pytest.mark.parametrize("periods", [(2, 64), (64, 2), (2, 3), (4, 4), (64, 500)])
+def test_each_average_is_charged_by_its_own_period(periods: tuple[int, int]) -> None:
+    """Half of the bytes are averaged in every so many steps, and the other half in others."""
+    messages = [
+        Message(parts=(name,), synchroniser=Periodic(every=every))
+        for name, every in zip(("second", "first"), periods, strict=True)
+    ]
+    # Averages of 10 MB between two ranks take 0.1 s, after all compute.
+    half = 10e6 / RATE
+    found = seconds_of(Strategy(messages=tuple(messages)), cluster_of(1, 1))
+    assert found == pytest.approx(0.06 + sum(half / every for every in periods), rel=0.01)

@@ -123,15 +123,16 @@ def test_ranks_share_the_switch_of_their_node(simulator: type[Simulator]) -> Non
     assert seconds(simulator, shared) == pytest.approx(seconds(simulator, slower), rel=0.1)
 
 
-def test_data_for_the_network_passes_the_switch_too() -> None:
+@pytest.mark.parametrize("simulator", SIMULATORS)
+def test_data_for_the_network_passes_the_switch_too(simulator: type[Simulator]) -> None:
     plain = cluster_of(2, 2)
     nodes = tuple(replace(node, intra_bandwidth=1e9) for node in plain.nodes)
     free = replace(plain, nodes=nodes)
     # Each node sends and receives at 100 MB/s, and half as much again goes from rank to rank.
     shared = replace(plain, nodes=tuple(replace(node, intra_total=1e9) for node in nodes))
     narrow = replace(plain, nodes=tuple(replace(node, intra_bandwidth=1e8, intra_total=1e8) for node in nodes))
-    assert seconds(TimelineSimulator, shared) < 1.2 * seconds(TimelineSimulator, free)
-    assert seconds(TimelineSimulator, narrow) > 1.5 * seconds(TimelineSimulator, free)
+    assert seconds(simulator, shared) < 1.2 * seconds(simulator, free)
+    assert seconds(simulator, narrow) > 1.5 * seconds(simulator, free)
 
 
 @pytest.mark.parametrize("simulator", SIMULATORS)

@@ -3,6 +3,7 @@
 import itertools
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec
 from autosync.strategy.dividing.divided import divided_strategy
 from autosync.strategy.stages import ModelStage, PipelineSchedule
+from tests.helpers.probed_clusters import with_probed_rates
 from tests.helpers.staged_models import chain, nodes, random_division
 
 
@@ -106,7 +108,7 @@ def test_a_stage_that_stashes_waits_for_its_sums_and_2bw_does_not() -> None:
 
     def seconds(schedule: PipelineSchedule) -> float:
         plan = lower(divided_strategy(model, stages, 12, schedule), model, cluster)
-        return play_stages(plan, model, cluster, replace(usual_costs(cluster), link_share=1.0)).seconds
+        return play_stages(plan, model, cluster, replace(usual_costs(cluster), payload_share=1.0)).seconds
 
     # The first stage takes 12 seconds for eight examples, and its ranks have twelve each.
     assert seconds("2bw") == pytest.approx(18.0, rel=0.01)
@@ -137,3 +139,83 @@ def test_links_are_shared_fairly() -> None:
     found = links.next_end()
     assert found is not None
     assert found[0] == pytest.approx(2.0 + 88.0 / 10.0)
+
+
+def test_a_transfer_takes_no_more_than_its_limit() -> None:
+    links = FluidLinks([10.0])
+    links.begin(1, 20.0, (0,), 0.0, limit=2.0)
+    links.begin(2, 80.0, (0,), 0.0)
+    links.begin(3, 80.0, (), 0.0, limit=5.0)
+    # The second gets the 8 that the first leaves.
+    assert links.next_end() == (10.0, 1)
+    links.end(1, 10.0)
+    assert links.next_end() == (10.0, 2)
+    links.end(2, 10.0)
+    assert links.next_end() == (16.0, 3)
+
+
+def _of_rate(cluster: ClusterSpec, rate: float, **facts: Any) -> ClusterSpec:
+    """The cluster with interfaces of this rate, and with other facts of its nodes."""
+    changed = tuple(replace(one, bandwidth_out=rate, bandwidth_in=rate, **facts) for one in cluster.nodes)
+    return replace(cluster, nodes=changed)
+
+
+def _seconds(
+    model: ModelSpec, cluster: ClusterSpec, schedule: PipelineSchedule, *ranks: tuple[int, ...], microbatches: int = 12
+) -> float:
+    """The seconds of a step in stages of a layer each. All of a link's rate is payload."""
+    stages = [ModelStage(before=number, ranks=some) for number, some in enumerate(ranks)]
+    plan = lower(divided_strategy(model, stages, microbatches, schedule), model, cluster)
+    return play_stages(plan, model, cluster, replace(usual_costs(cluster), payload_share=1.0)).seconds
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "2bw", "stashing"])
+def test_sends_and_sums_take_the_probed_rates(schedule: PipelineSchedule) -> None:
+    model, cluster = chain(2, batch_size=8, sizes=[1000]), nodes(1, 1, 1)
+    claimed, slower = _of_rate(cluster, 1e6), _of_rate(cluster, 1000.0)
+    found = _seconds(model, with_probed_rates(claimed, rate_out=1000.0, rate_in=1000.0), schedule, (0, 1), (2,))
+    assert found == pytest.approx(_seconds(model, slower, schedule, (0, 1), (2,)))
+    assert found > 1.5 * _seconds(model, claimed, schedule, (0, 1), (2,))
+
+
+def test_a_connection_uses_one_of_the_interfaces() -> None:
+    model = chain(2, batch_size=8, sizes=[1000])
+    two = _seconds(model, _of_rate(nodes(1, 1), 1000.0, nics=2), "1f1b", (0,), (1,), microbatches=4)
+    assert two == pytest.approx(_seconds(model, _of_rate(nodes(1, 1), 500.0), "1f1b", (0,), (1,), microbatches=4))
+    # All gradients of one stage: a ring has one connection out of each node.
+    size = model.num_bytes
+    alone = _seconds(model, _of_rate(nodes(1, 1), size, nics=2), "1f1b", (0, 1), microbatches=4)
+    assert alone == pytest.approx(_seconds(model, _of_rate(nodes(1, 1), size / 2), "1f1b", (0, 1), microbatches=4))
+
+
+def test_ranks_of_a_node_send_to_each_other_as_fast_as_its_links_within() -> None:
+    model = chain(2, batch_size=8, sizes=[1000])
+    apart = _seconds(model, _of_rate(nodes(1, 1), 1000.0), "1f1b", (0,), (1,), microbatches=4)
+    for together in (
+        _of_rate(nodes(2), 1e8, intra_bandwidth=1000.0),
+        with_probed_rates(nodes(2), rate_within=1000.0),
+        with_probed_rates(_of_rate(nodes(2), 1e8, intra_bandwidth=1.0), rate_within=1000.0),
+    ):
+        assert _seconds(model, together, "1f1b", (0,), (1,), microbatches=4) == pytest.approx(apart)
+
+
+def test_sums_within_a_node_take_their_time() -> None:
+    model = chain(2, batch_size=8, seconds=[4.0, 1.0])
+    cuts = tuple(replace(cut, num_bytes=0, constant_bytes=0, fixed_constant_bytes=0) for cut in model.timeline.cuts)
+    model = replace(model, timeline=replace(model.timeline, cuts=cuts))
+    cluster, third = nodes(2, 1), model.variable("w0").num_bytes / 3.0
+    fast = _seconds(model, cluster, "stashing", (0, 1), (2,))
+    assert fast == pytest.approx(18.0, rel=0.01)
+    # Each of two ranks sends as many bytes as the gradient has.
+    for slow in (
+        _of_rate(cluster, 1e8, intra_bandwidth=third),
+        with_probed_rates(cluster, rate_within=third),
+        _of_rate(cluster, 1e8, intra_total=2 * third),
+    ):
+        assert _seconds(model, slow, "stashing", (0, 1), (2,)) == pytest.approx(fast + 3.0, rel=0.01)
+
+
+def test_sends_to_other_nodes_pass_what_ranks_share_inside_theirs() -> None:
+    model = chain(2, batch_size=8, sizes=[1000])
+    narrow = _seconds(model, _of_rate(nodes(1, 1), 1e8, intra_total=500.0), "gpipe", (0,), (1,), microbatches=4)
+    assert narrow == pytest.approx(_seconds(model, _of_rate(nodes(1, 1), 500.0), "gpipe", (0,), (1,), microbatches=4))

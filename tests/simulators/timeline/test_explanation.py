@@ -67,6 +67,13 @@ def test_the_critical_path_leads_through_the_step(strategy: Strategy) -> None:
     assert all(one.seconds >= 0 for one in found.critical_path)
 
 
+def test_compute_is_that_of_ranks_that_train() -> None:
+    cluster = cluster_of(1, 1, 0)
+    fast = replace(cluster, nodes=tuple([replace(one, compute=2.0) for one in cluster.nodes[:2]]) + cluster.nodes[2:])
+    served = replace(SERVER, messages=(replace(SERVER.messages[0], synchroniser=ParameterServer(server="n2")),))
+    assert TimelineSimulator(two_layers(), fast, costs=GLOO).explain(served).compute_seconds == pytest.approx(0.03)
+
+
 @given(model=models(), cluster=clusters(backends=("gloo",)), seed=st.integers(0, 2**32 - 1))
 def test_the_critical_path_of_any_strategy_goes_back_in_time_and_ends(
     model: ModelSpec, cluster: ClusterSpec, seed: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -22,6 +23,7 @@ from autosync.specs.model_file import load_model
 from autosync.strategy.presets import build_preset, preset_names
 from autosync.testing.simulators import two_layers
 from tests.helpers.example_plans import cluster_of
+from tests.helpers.probed_clusters import with_probed_rates
 
 AROUND: tuple[Collective, ...] = ("all_reduce", "reduce_scatter", "all_gather")
 EVERYWHERE = ("ddp", "all_reduce_per_variable", "hierarchical", "horovod_fusion", "fsdp", "sharded")
@@ -104,6 +106,25 @@ def test_unequal_nodes_are_all_played() -> None:
     model, cluster = two_layers(), cluster_of(2, 2, 1)
     scene = TimelineSimulator(model, cluster, coarse=True).scene(build_preset("ddp", model, cluster))
     assert len(scene.trains) == len(cluster.ranks)
+
+
+def test_one_node_stands_for_nodes_whose_probed_rates_differ_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scene_builder, "FEW_MESSAGES", 0)
+    plain = racks_of(3, 2, 1e8)
+    unlike = tuple(replace(node, memory_bytes=2**39 + number) for number, node in enumerate(plain.nodes))
+    rates = {"rate_in": [97e6, 98e6, 96e6], "rate_within": [8e9, 8.1e9, 8.2e9]}
+    one, every, is_one = both(
+        "ddp", two_layers(), with_probed_rates(replace(plain, nodes=unlike), rate_out=[98e6, 96e6, 97e6], **rates)
+    )
+    assert is_one
+    assert one == pytest.approx(every, rel=0.03)
+    assert not both("ddp", two_layers(), with_probed_rates(plain, rate_out=[97e6, 97e6, 60e6], **rates))[2]
+
+
+def test_on_a_small_cluster_every_probed_link_is_played() -> None:
+    model, cluster = two_layers(), with_probed_rates(racks_of(3, 1, 1e8), rate_out=[98e6, 96e6, 97e6])
+    scene = TimelineSimulator(model, cluster).scene(build_preset("all_reduce_per_variable", model, cluster))
+    assert len(scene.trains) == 3
 
 
 @pytest.mark.parametrize("preset", ["ddp", "ps", "sharded", "hierarchical"])

@@ -13,12 +13,15 @@ from autosync.simulators.timeline.steady_state import (
     NUM_ITERATIONS,
     RAREST,
     num_iterations,
+    num_until_all,
     step_seconds,
     within_reach,
 )
 from autosync.specs.model_file import load_model
 from autosync.strategy.presets import build_preset
-from autosync.strategy.representation import Overlap
+from autosync.strategy.representation import Message, Overlap, Strategy
+from autosync.strategy.synchronisers.periodic import Periodic
+from autosync.testing.simulators import two_layers
 from tests.helpers.example_costs import GLOO
 from tests.helpers.example_plans import cluster_of
 
@@ -56,6 +59,31 @@ def test_the_seldomer_the_cheaper(every: int) -> None:
     assert found == pytest.approx(usual + 4 * (other - usual) / every, rel=0.05)
 
 
+@pytest.mark.parametrize("periods", [(2, 3), (3, 2), (2, 64), (64, 500)])
+def test_each_average_counts_by_its_own_period(periods: tuple[int, int]) -> None:
+    never, simulator = 10**9, TimelineSimulator(two_layers(), CLUSTER, costs=GLOO)
+
+    def seconds(*every: int) -> float:
+        pairs = zip(("second", "first"), every, strict=True)
+        messages = [Message(parts=(name,), synchroniser=Periodic(every=one)) for name, one in pairs]
+        return simulator.predict([Strategy(messages=tuple(messages))])[0].seconds
+
+    usual = seconds(never, never)
+    takes = [2 * (seconds(2, never) - usual), 2 * (seconds(never, 2) - usual)]
+    expected = usual + sum(one / every for one, every in zip(takes, periods, strict=True))
+    assert seconds(*periods) == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("every", [3, 5, 64])
+def test_a_step_that_averages_is_explained(every: int) -> None:
+    found = TimelineSimulator(MODEL, SLOW, costs=GLOO).explain(build_preset("local_sgd", MODEL, SLOW, every=every))
+    assert found.average_seconds == pytest.approx(
+        MODEL.step_seconds + every * (found.seconds - MODEL.step_seconds), rel=0.02
+    )
+    assert any(one.kind == "transfer" for one in found.critical_path)
+    assert sum(one.seconds for one in found.critical_path) == pytest.approx(found.average_seconds, rel=0.02)
+
+
 @pytest.mark.parametrize("preset", ["diloco", "local_sgd", "ssp"])
 def test_what_is_seldom_is_explained_and_traced(preset: str) -> None:
     simulator, strategy = TimelineSimulator(MODEL, SLOW, costs=GLOO), build_preset(preset, MODEL, SLOW)
@@ -71,6 +99,10 @@ def test_no_plan_is_played_without_end() -> None:
     assert (every.tolist(), lag.tolist()) == ([1, RAREST], [0, LONGEST_LAG])
     assert num_iterations(EACH, NONE) == NUM_ITERATIONS
     assert num_iterations(every, lag) == 2 * RAREST + 3 * LONGEST_LAG
+    # Plans with several periods repeat after their least common multiple, if that is within reach.
+    assert num_iterations(np.array([1, 2, 3]), NONE) == 12
+    assert num_iterations(np.array([5, 7, 9]), NONE) == 2 * RAREST
+    assert [num_until_all(np.array([1, one]), NONE, 0) for one in (1, 3, 8, 10**9)] == [8, 9, 16, 2 * RAREST]
 
 
 def test_steps_that_take_turns_count_by_their_median() -> None:

@@ -28,6 +28,7 @@ from autosync.strategy.dividing.wrapped import wrapped
 from autosync.strategy.stage_compute import strategy_compute_seconds
 from autosync.strategy.stage_words import stages_in_words
 from autosync.strategy.stages import ModelStage, PipelineSchedule
+from tests.helpers.probed_clusters import with_probed_rates
 from tests.helpers.staged_models import chain, nodes
 
 MODEL, CLUSTER = chain(6, batch_size=8, tied=[(0, 5)]), nodes(1, 1, 2)
@@ -156,3 +157,14 @@ def test_without_a_flush_the_fastest_legal_division_is_taken() -> None:
     with pytest.raises(InputError, match="w0 in the stages"):
         divide(model, cluster, schedule="stashing", slack=0)
     assert len(divide(chain(6, batch_size=8), cluster, schedule="stashing", slack=0).stages) > 1
+
+
+def test_hosts_have_their_probed_rates_and_those_that_differ_little_count_as_equal() -> None:
+    cluster = with_probed_rates(nodes(1, 1, 1, 2), rate_out=[97e4, 99e4, 98e4, 50e4], rate_in=[99e4, 97e4, 98e4, 101e4])
+    problem = problem_of(MODEL, cluster, 8)
+    assert problem is not None
+    fast, *others = problem.hosts
+    assert (fast.rate_out, fast.rate_in) == pytest.approx((98e4, 98.5e4))
+    assert others[:2] == [fast, fast]
+    # The ranks of a node share its interface.
+    assert [host.rate_out for host in others[2:]] == [25e4, 25e4]

@@ -11,6 +11,7 @@ from autosync.strategy import legality
 from autosync.strategy.dividing.divided import divided_strategy
 from autosync.strategy.dividing.timed import timed
 from autosync.strategy.stages import ModelStage
+from tests.helpers.probed_clusters import with_probed_rates
 from tests.helpers.staged_models import chain, nodes
 
 STAGES = [ModelStage(before=0, ranks=(0,)), ModelStage(before=1, ranks=(1,)), ModelStage(before=3, ranks=(0,))]
@@ -34,6 +35,8 @@ def test_units_are_those_of_the_profile() -> None:
     # Two examples in a microbatch, ten activations of four bytes each: a forward pass takes half a second.
     slow = timed(divided_strategy(model, STAGES, 8), model, _fast(cluster, 160.0))
     assert slow.send_units == 50
+    # A probe found that rate where the file claims more.
+    assert timed(found, model, with_probed_rates(cluster, rate_out=160.0, rate_in=160.0)).send_units == 50
     slower = replace(cluster, nodes=(cluster.nodes[0], replace(cluster.nodes[1], compute=0.5)))
     assert [stage.units for stage in timed(found, model, slower).stages][1:] == [(50, 100, 0), (25, 50, 0)]
 

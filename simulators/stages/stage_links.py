@@ -1,0 +1,83 @@
+"""The links that sends and sums of gradients take: the way between two ranks, and the busiest link of some transfers.
+
+Rates are those of the timeline: as probed, else as the cluster file says.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from autosync.plan.expansion import chunk_bounds
+from autosync.plan.flows import flow
+from autosync.plan.types import Transfer
+from autosync.simulators.timeline.links import network_of
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.costs import Costs
+from autosync.specs.uplinks import crossed
+
+
+class StageLinks:
+    """The links of a cluster. They are numbered as in `NetworkLinks`: first its links, then its queues."""
+
+    def __init__(self, cluster: ClusterSpec, costs: Costs) -> None:
+        self._cluster = cluster
+        self._network = network_of(cluster, costs)
+        self._ways: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.rates: list[float] = [*self._network.link_rate.tolist(), *self._network.queue_rate.tolist()]
+
+    def way(self, source: int, destination: int) -> tuple[int, ...]:
+        """Return the links between two ranks. The first is the one that leaves the source."""
+        found = self._ways.get((source, destination))
+        if found is None:
+            found = self._ways[source, destination] = self._new_way(source, destination)
+        return found
+
+    def _new_way(self, source: int, destination: int) -> tuple[int, ...]:
+        network, num_nodes = self._network, len(self._cluster.nodes)
+        start, end = int(network.node[source]), int(network.node[destination])
+        first, queues, passed = num_nodes + source, list[int](), [start]
+        if start != end:
+            left, entered = crossed(self._cluster, start, end)
+            into_racks = num_nodes + network.num_racks
+            queues = [end, *(num_nodes + rack for rack in left), *(into_racks + rack for rack in entered)]
+            # What the ranks of a node share inside it is also passed by data that leaves the node, but no rack.
+            first, passed = start, [start, end] if network.rack[start] == network.rack[end] else []
+        queues += [int(network.bus[node]) for node in passed if network.bus[node] >= 0]
+        return (first, *(len(network.link_rate) + queue for queue in queues))
+
+    def flow_limit(self, way: tuple[int, ...]) -> float:
+        """Return the most bytes a second of one connection on this way."""
+        return float(self._network.link_flow[way[0]])
+
+    def seconds(self, transfers: Iterable[Transfer]) -> float:
+        """Return how long the busiest link, or the busiest connection, carries the bytes of transfers."""
+        sent: dict[tuple[int, int], int] = defaultdict(int)
+        for one in transfers:
+            for source, destination, num_bytes in _sends(one):
+                sent[source, destination] += num_bytes
+        loads, longest = [0] * len(self.rates), 0.0
+        for ends, num_bytes in sent.items():
+            way = self.way(*ends)
+            longest = max(longest, num_bytes / self.flow_limit(way))
+            for link in way:
+                loads[link] += num_bytes
+        return max(longest, *(load / rate for load, rate in zip(loads, self.rates, strict=True)))
+
+
+def _sends(transfer: Transfer) -> Iterator[tuple[int, int, int]]:
+    """Yield the source, the destination and the bytes of a transfer's sends."""
+    for group in transfer.groups:
+        if len(group) == 1:
+            continue
+        terms = flow(transfer.collective, transfer.algorithm, len(group))
+        outer = next((others for others in transfer.within if group[0] in others), group[:1])
+        place = outer.index(group[0])
+        begin, end = chunk_bounds(transfer.num_elements, len(outer))[place : place + 2]
+        elements = terms.num_elements(np.array(chunk_bounds(end - begin, terms.num_chunks)))
+        for source, destination, count in zip(
+            terms.source.tolist(), terms.destination.tolist(), elements.tolist(), strict=True
+        ):
+            yield group[source], group[destination], count * transfer.item_bytes
