@@ -218,10 +218,16 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
         return True
 
 
-def _represent_float(dumper: Any, number: float) -> Any:
+def format_float(number: float) -> str:
+    """Return a number as all readers of YAML take it for one: `1e-05` is text to readers of YAML 1.1."""
     if not math.isfinite(number):
         raise ValueError(f"{number} cannot be written (numbers are finite)")
-    return dumper.represent_scalar("tag:yaml.org,2002:float", repr(number))
+    text = repr(number)
+    return text.replace("e", ".0e") if "e" in text and "." not in text else text
+
+
+def _represent_float(dumper: Any, number: float) -> Any:
+    return dumper.represent_scalar("tag:yaml.org,2002:float", format_float(number))
 
 
 def _represent_list(dumper: Any, items: list[Any]) -> Any:

@@ -51,7 +51,7 @@ def up(cluster_file: str, *, dry_run: bool, as_json: bool) -> None:
         else:
             print_text("\n".join(steps))
         return
-    live.up(cluster, keep=True)
+    live.up(cluster, keep=True, file=_path(cluster_file))
     _print_status([_only(cluster)], as_json=as_json)
 
 
@@ -72,15 +72,15 @@ def down(cluster_file: str | None, *, every: bool, force: bool, dry_run: bool) -
     """
     if (cluster_file is None) != every:
         raise InputError("which testbed?", rule="either CLUSTER.yaml or --all")
-    cluster = None if cluster_file is None else _load(cluster_file)
+    cluster, file = (None, None) if cluster_file is None else (_load(cluster_file), _path(cluster_file))
     from autosync.testbed import layout, live
 
     if dry_run:
-        for bed, _ in live.find_all():
-            if cluster is None or bed.layout.name == cluster.name:
+        for bed, record in live.find_all():
+            if cluster is None or live.belongs(record, cluster, file):
                 print_text("\n".join(map(str, layout.removal_calls(bed.layout.switch, bed.layout.namespaces))))
         return
-    removed = live.down(cluster, force=force)
+    removed = live.down(cluster, file=file, force=force)
     note(f"taken down: {', '.join(removed)}" if removed else "no such testbed is up")
 
 
@@ -128,6 +128,12 @@ def _load(cluster_file: str) -> ClusterSpec:
     from autosync.specs.cluster_file import load_cluster
 
     return load_cluster(cluster_file)
+
+
+def _path(cluster_file: str) -> str:
+    from autosync.specs.cluster_file import cluster_path
+
+    return str(cluster_path(cluster_file).resolve())
 
 
 def _only(cluster: ClusterSpec) -> tuple[Testbed, TestbedRecord]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
+import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BeforeValidator
@@ -242,6 +243,10 @@ class TestWriting:
         assert documents.load(path, kind="park", version=2, into=Park)[0] == park
         assert path.read_text().startswith("{") == name.lower().endswith("json")
 
+    @pytest.mark.parametrize("number", [1e-05, -3e-07, 1.5e-07, 1e22, 0.1, 100.0])
+    def test_other_readers_of_yaml_see_the_same_numbers(self, number: float) -> None:
+        assert yaml.safe_load(documents.format_yaml({"a": number, "b": [number]})) == {"a": number, "b": [number]}
+
     def test_the_same_list_twice_is_written_twice(self) -> None:
         inner = [{"a": 1}]
         assert documents.format_yaml({"x": inner, "y": inner}) == "x:\n- {a: 1}\ny:\n- {a: 1}\n"
@@ -340,8 +345,8 @@ class TestRoundTrips:
     @example([1e-05, 1e22, -0.0, 5e-324, 1.7976931348623157e308, 0.1, 1e16, 123456789012345680.0, 100.0])
     @example([2**63 - 1, -(2**63) + 1, 0])
     def test_plain_values(self, value: Any) -> None:
-        yaml = documents.parse_document(documents.format_yaml(value), file="f.yaml")
-        assert _typed(yaml.value) == _typed(value)
+        read = documents.parse_document(documents.format_yaml(value), file="f.yaml")
+        assert _typed(read.value) == _typed(value)
         json = documents.parse_document(documents.format_json(value), file="f.json")
         assert _typed(json.value) == _typed(value)
 

@@ -50,6 +50,8 @@ The terms are:
   ready, and all have entered w before the last of them is used, so all their bytes must pass in the time between. The
   longest of all such windows, each from a gradient to a use, counts.
 
+A variable that some steps do not use has neither of the last two terms: its next use may be several steps away.
+
 Latency, overheads, the wires within nodes and the few bytes of a norm count as nothing. Rates are those of the cluster
 spec or of `Rates`: where rates were measured (`rates_of`), the upper ends of their confidence intervals.
 """
@@ -309,6 +311,7 @@ def _spans(model: ModelSpec, sizes: list[_Sizes]) -> list[_Span]:
             size.least(1),
         )
         for variable, size in zip(model.variables, sizes, strict=True)
+        if size.use is None
     ]
 
 

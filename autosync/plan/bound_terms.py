@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from autosync.specs.calibration import NodeCalibration, RackCalibration
 from autosync.specs.cluster import ClusterSpec, Rack
+from autosync.specs.link_calibration import link_calibration
 from autosync.units import format_size, format_time
 
 TermKind = Literal[
@@ -37,18 +39,25 @@ class Rates:
 
 
 def rates_of(cluster: ClusterSpec) -> Rates:
-    """Return the measured rates of a cluster, at the upper ends of their intervals; none if it was not probed."""
-    calibration = cluster.calibration
+    """Return the measured rates of a cluster, at the upper ends of their intervals; none if it was not probed.
+
+    A direction that was not measured has the rate of the cluster spec. So has one that another backend measured to be
+    slower (see `specs.link_calibration`).
+    """
+    calibration = link_calibration(cluster)
     if calibration is None:
         return Rates()
+    nodes = {node.name: (node.bandwidth_out, node.bandwidth_in) for node in cluster.nodes}
+    racks = {rack.name: (rack.uplink_out, rack.uplink_in) for rack in cluster.racks}
     return Rates(
-        nodes={
-            node.name: (node.rate_out.high, node.rate_in.high)
-            for node in calibration.nodes
-            if node.rate_out is not None and node.rate_in is not None
-        },
-        racks={rack.name: (rack.rate_out.high, rack.rate_in.high) for rack in calibration.racks},
+        nodes={one.name: _upper_ends(one, nodes[one.name]) for one in calibration.nodes},
+        racks={one.name: _upper_ends(one, racks[one.name]) for one in calibration.racks},
     )
+
+
+def _upper_ends(measured: NodeCalibration | RackCalibration, claimed: Pair) -> Pair:
+    out, into = measured.rate_out, measured.rate_in
+    return claimed[0] if out is None else out.high, claimed[1] if into is None else into.high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,12 +23,13 @@ Latency, and bytes that do not grow with the batch, count as nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from autosync.plan.bound_terms import Bound, Rates, Term, TermKind, pair_of_node, pair_of_rack
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.compute_pace import share_factor
 from autosync.specs.model import STATE_ITEM_BYTES, ModelSpec
+from autosync.specs.uplinks import nodes_behind
 from autosync.strategy.dividing.microbatch_counts import legal_counts
 from autosync.strategy.stage_rules import why_undivided
 
@@ -46,8 +47,7 @@ def stage_bound(model: ModelSpec, cluster: ClusterSpec, *, rates: Rates | None =
         if node.role == "worker" and _speed(cluster, [index]) < speed:
             pair = pair_of_node(cluster, index, known)
             terms += crossing.terms(("divided_node_out", "divided_node_in"), node.name, pair, [index])
-    for rack in cluster.racks:
-        inside = [index for index, node in enumerate(cluster.nodes) if node.rack == rack.name]
+    for rack, inside in zip(cluster.racks, nodes_behind(cluster), strict=True):
         if 0 < _speed(cluster, inside) < speed:
             pair = pair_of_rack(rack, known)
             terms += crossing.terms(("divided_rack_out", "divided_rack_in"), rack.name, pair, inside)
@@ -70,7 +70,7 @@ def _compute_of_batch(model: ModelSpec, cluster: ClusterSpec) -> float:
     return passes * min(count * share_factor(model, num_examples / count) for count in legal_counts(model, cluster))
 
 
-def _speed(cluster: ClusterSpec, nodes: range | list[int]) -> float:
+def _speed(cluster: ClusterSpec, nodes: Sequence[int]) -> float:
     """Return the speed of all devices of some nodes together."""
     chosen = (cluster.nodes[index] for index in nodes)
     return math.fsum(node.compute * node.devices for node in chosen if node.role == "worker")
@@ -87,7 +87,7 @@ class _Crossing:
         self._activations = float(fewest * cluster.num_workers)
 
     def terms(
-        self, kinds: tuple[TermKind, TermKind], subject: str, rates: tuple[float, float], inside: list[int]
+        self, kinds: tuple[TermKind, TermKind], subject: str, rates: tuple[float, float], inside: Sequence[int]
     ) -> Iterator[Term]:
         outside = [index for index in range(len(self._cluster.nodes)) if index not in inside]
         # The share of the batch that the faster side could compute in a second.

@@ -12,6 +12,7 @@ from autosync.search.link_times import through_shared
 from autosync.simulators.shared.costs import link_rate
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.costs import Costs
+from autosync.specs.link_calibration import measured_node, measured_racks
 from autosync.specs.links import inside_name, interface_name, uplink_name
 from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Strategy
@@ -82,12 +83,11 @@ def _busiest(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, costs: 
 def _loads(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, costs: Costs) -> Iterator[tuple[str, float]]:
     """Yield each link with the seconds that its bytes of a step take at its probed rate."""
     traffic = expected_traffic(lower(strategy, model, cluster), model, cluster)
-    measured = cluster.calibration
-    uplinks = {rack.name: rack for rack in measured.racks} if measured is not None else {}
+    uplinks = measured_racks(cluster)
     share = costs.payload_share
     shared = through_shared(cluster, traffic)
     for position, node in enumerate(cluster.nodes):
-        probed = measured.node(node.name) if measured is not None else None
+        probed = measured_node(cluster, node.name)
         out = link_rate(node.bandwidth_out, probed.rate_out if probed else None, share)
         into = link_rate(node.bandwidth_in, probed.rate_in if probed else None, share)
         yield interface_name(node.name, "out"), float(traffic.node_out[position]) / out

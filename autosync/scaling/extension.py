@@ -257,7 +257,10 @@ def _at_ends(cluster: ClusterSpec, end: str) -> ClusterSpec:
     for one in calibration.nodes:
         changed: dict[str, Any] = {name: _changed(getattr(one, name), to_end) for name in _RATES}
         nodes.append(replace(one, **changed))
-    racks = [replace(one, rate_out=to_end(one.rate_out), rate_in=to_end(one.rate_in)) for one in calibration.racks]
+    racks = [
+        replace(rack, rate_out=_changed(rack.rate_out, to_end), rate_in=_changed(rack.rate_in, to_end))
+        for rack in calibration.racks
+    ]
     return replace(cluster, calibration=replace(calibration, nodes=tuple(nodes), racks=tuple(racks)))
 
 

@@ -33,7 +33,6 @@ def _size(size: SizePrediction) -> dict[str, Any]:
         "nodes": size.num_nodes,
         "ranks": size.num_ranks,
         "priced_nodes": size.num_priced,
-        "simulator": size.simulator,
         "beyond_measured": list(size.beyond),
         "gain": size.gain,
         "stock_ddp": _outlook(size.stock),
@@ -44,6 +43,7 @@ def _size(size: SizePrediction) -> dict[str, Any]:
 def _outlook(outlook: Outlook) -> dict[str, Any]:
     return {
         "name": outlook.name,
+        "simulator": outlook.simulator,
         "step_seconds": _forecast(outlook.step_seconds),
         "samples_per_second": _forecast(outlook.samples_per_second),
         "efficiency": _forecast(outlook.efficiency),

@@ -1,6 +1,6 @@
 """The knee of a scaling curve: the number of nodes beyond which a further one adds little throughput.
 
-Between predicted sizes, the logarithm of the step time is assumed to change linearly with the logarithm of the number
+Between predicted sizes, the logarithm of the throughput is assumed to change linearly with the logarithm of the number
 of nodes.
 """
 
@@ -37,39 +37,41 @@ class Knee:
         return f"beyond {about}{self.num_nodes} {noun} a further node brings under {LITTLE:.0%}"
 
 
-def knee_of(step_seconds: Mapping[int, float], little: float = LITTLE) -> Knee | None:
-    """Return the knee of step times by numbers of nodes; None for a single size, which has no curve.
+def knee_of(samples_per_second: Mapping[int, float], little: float = LITTLE) -> Knee | None:
+    """Return the knee of throughputs by numbers of nodes; None for a single size, which has no curve.
 
     From the knee on, every further node adds less than the share `little` of throughput.
     """
-    if len(step_seconds) < 2:
+    if len(samples_per_second) < 2:
         return None
-    most = max(step_seconds)
+    most = max(samples_per_second)
     found, next_gain = None, None
-    for number in range(most - 1, min(step_seconds) - 1, -1):
-        gain = gain_of_another(step_seconds, number)
+    for number in range(most - 1, min(samples_per_second) - 1, -1):
+        gain = gain_of_another(samples_per_second, number)
         if gain >= little:
             break
         found, next_gain = number, gain
     return Knee(
         num_nodes=found,
         most_nodes=most,
-        is_between=found is not None and found not in step_seconds,
+        is_between=found is not None and found not in samples_per_second,
         next_gain=next_gain,
     )
 
 
-def gain_of_another(step_seconds: Mapping[int, float], num_nodes: int) -> float:
-    """Return the share by which one more node raises throughput. Each node adds its own batch."""
-    before, after = (seconds_at(step_seconds, number) for number in (num_nodes, num_nodes + 1))
-    return (num_nodes + 1) / num_nodes * before / after - 1
+def gain_of_another(samples_per_second: Mapping[int, float], num_nodes: int) -> float:
+    """Return the share by which one more node raises throughput."""
+    before, after = (throughput_at(samples_per_second, number) for number in (num_nodes, num_nodes + 1))
+    return after / before - 1
 
 
-def seconds_at(step_seconds: Mapping[int, float], num_nodes: int) -> float:
-    """Return the step time for a number of nodes, which lies within the predicted sizes."""
-    if num_nodes in step_seconds:
-        return step_seconds[num_nodes]
-    below = max(number for number in step_seconds if number < num_nodes)
-    above = min(number for number in step_seconds if number > num_nodes)
+def throughput_at(samples_per_second: Mapping[int, float], num_nodes: int) -> float:
+    """Return the throughput of a number of nodes, which lies within the predicted sizes."""
+    if num_nodes in samples_per_second:
+        return samples_per_second[num_nodes]
+    below = max(number for number in samples_per_second if number < num_nodes)
+    above = min(number for number in samples_per_second if number > num_nodes)
     share = math.log(num_nodes / below) / math.log(above / below)
-    return math.exp((1 - share) * math.log(step_seconds[below]) + share * math.log(step_seconds[above]))
+    # By node, so that equal throughputs by node are exactly equal in between.
+    low, high = (math.log(samples_per_second[number] / number) for number in (below, above))
+    return num_nodes * math.exp((1 - share) * low + share * high)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from autosync.errors import InputError
@@ -17,8 +17,7 @@ from autosync.scaling.prediction import SAMPLES, Forecast, Outlook, ScalingPredi
 from autosync.scaling.price import Price
 from autosync.scaling.warnings import warnings_of
 from autosync.search.candidates import default_as_strategy
-from autosync.simulators.interface import Simulator
-from autosync.simulators.large_clusters import most_detailed
+from autosync.simulators.large_clusters import most_detailed, predictor_of
 from autosync.simulators.shared.costs import usual_costs
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.compute_pace import compute_seconds
@@ -81,7 +80,7 @@ def _seconds_without_waits(model: ModelSpec, cluster: ClusterSpec) -> float:
 
 
 def _knee(sizes: Sequence[SizePrediction], of: Callable[[SizePrediction], Outlook]) -> Knee | None:
-    return knee_of({size.num_nodes: of(size).step_seconds.value for size in sizes})
+    return knee_of({size.num_nodes: of(size).samples_per_second.value for size in sizes})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,33 +97,48 @@ class _Context:
     def size(self, cluster: ClusterSpec) -> SizePrediction:
         """Return the prediction for one cluster."""
         if len(cluster.ranks) == 1:
-            alone = self._outlook(ALONE, None, self._alone(cluster), cluster)
-            return self._size(cluster, "profile", alone, alone)
+            alone = self._outlook(ALONE, None, self._alone(cluster), cluster, self.model, simulator="profile")
+            return self._size(cluster, alone, alone)
         simulator = most_detailed(self.model, cluster, costs=self.costs)
-        default = default_as_strategy(self.model, cluster)
+        default = default_as_strategy(self.model, cluster).strategy
+        assert default is not None, "what stock DDP does is a strategy too"
+        # Stock DDP sends every gradient in every step, also those of variables that no rank uses.
+        plain = replace(self.model, use_sample=None)
+        seconds = self._seconds(default, plain, cluster)
+        name = predictor_of(most_detailed(plain, cluster, costs=self.costs), default)
+        step = self._step(default, seconds, cluster, plain, self._ends(name, "stock DDP", cluster))
+        stock = best = self._outlook(STOCK_DDP, default, step, cluster, plain, simulator=name)
         found = self.find(self.model, cluster, simulator, self.costs, self.seed)
-        strategies = [one.strategy for one in (default, found) if one is not None and one.strategy is not None]
-        seconds = [one.seconds for one in simulator.predict(strategies)]
-        step = self._step(strategies[0], seconds[0], cluster, simulator, "stock DDP")
-        stock = best = self._outlook(STOCK_DDP, strategies[0], step, cluster)
-        if found is not None and seconds[1] < seconds[0]:
-            step = self._step(strategies[1], seconds[1], cluster, simulator, "fastest")
-            best = self._outlook(found.in_words(self.model), strategies[1], step, cluster)
-        return self._size(cluster, simulator.name, stock, best)
+        if found is not None and found.strategy is not None:
+            (faster,) = simulator.predict([found.strategy])
+            if faster.seconds < seconds:
+                name = predictor_of(simulator, found.strategy)
+                ends = self._ends(name, "fastest", cluster)
+                step = self._step(found.strategy, faster.seconds, cluster, self.model, ends)
+                words = found.in_words(self.model)
+                best = self._outlook(words, found.strategy, step, cluster, self.model, simulator=name)
+        return self._size(cluster, stock, best)
 
-    def _size(self, cluster: ClusterSpec, simulator: str, stock: Outlook, best: Outlook) -> SizePrediction:
+    def _size(self, cluster: ClusterSpec, stock: Outlook, best: Outlook) -> SizePrediction:
         return SizePrediction(
             num_nodes=num_worker_nodes(cluster),
             num_ranks=cluster.num_workers,
             num_priced=len(cluster.nodes),
-            simulator=simulator,
             beyond=tuple(self.errors.beyond(cluster)) if self.errors is not None else (),
             stock=stock,
             best=best,
         )
 
-    def _outlook(self, name: str, strategy: Strategy | None, step: Forecast, cluster: ClusterSpec) -> Outlook:
-        model = self.model
+    def _outlook(
+        self,
+        name: str,
+        strategy: Strategy | None,
+        step: Forecast,
+        cluster: ClusterSpec,
+        model: ModelSpec,
+        *,
+        simulator: str,
+    ) -> Outlook:
         samples = float(cluster.num_workers * model.batch_size * model.accumulation_steps)
         cost = None
         if self.price is not None:
@@ -132,6 +146,7 @@ class _Context:
         return Outlook(
             name=name,
             strategy=strategy,
+            simulator=simulator,
             step_seconds=step,
             samples_per_second=step.under(samples),
             efficiency=step.under(_seconds_without_waits(model, cluster)),
@@ -145,16 +160,19 @@ class _Context:
         effects = effects_of(seconds, self.model, None, lambda model, _: compute_seconds(model, cluster))
         return forecast(seconds, Ends(0.0, 0.0) if effects else None, effects)
 
+    def _seconds(self, strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> float:
+        (one,) = most_detailed(model, cluster, costs=self.costs).predict([strategy])
+        return one.seconds
+
+    def _ends(self, simulator: str, subject: Subject, cluster: ClusterSpec) -> Ends | None:
+        """Return the interval of a simulator's errors; None if no errors are known."""
+        return None if self.errors is None else self.errors.ends(simulator, subject, cluster)
+
     def _step(
-        self, strategy: Strategy, seconds: float, cluster: ClusterSpec, simulator: Simulator, subject: Subject
+        self, strategy: Strategy, seconds: float, cluster: ClusterSpec, model: ModelSpec, errors: Ends | None
     ) -> Forecast:
         """Return a predicted step time with its interval."""
-
-        def again(model: ModelSpec, on: ClusterSpec | None) -> float:
-            (one,) = most_detailed(model, on or cluster, costs=self.costs).predict([strategy])
-            return one.seconds
-
-        if self.errors is None:
+        if errors is None:
             return forecast(seconds, None, ())
-        ends = self.errors.ends(simulator.name, subject, cluster)
-        return forecast(seconds, ends, effects_of(seconds, self.model, cluster, again))
+        effects = effects_of(seconds, model, cluster, lambda one, on: self._seconds(strategy, one, on or cluster))
+        return forecast(seconds, errors, effects)

@@ -46,12 +46,13 @@ class Outlook:
     """A strategy on some number of nodes.
 
     `efficiency` compares the throughput with that of as many ranks that never wait for each other. `cost` is the cost
-    of a million samples, or None without a price. `name` names the strategy for users. `strategy` is None for stock DDP
-    and for a rank that trains alone.
+    of a million samples, or None without a price. `name` names the strategy for users, and `simulator` the simulator
+    that predicted it (`profile` for a rank that trains alone). `strategy` is None for such a rank.
     """
 
     name: str
     strategy: Strategy | None
+    simulator: str
     step_seconds: Forecast
     samples_per_second: Forecast
     efficiency: Forecast
@@ -69,7 +70,6 @@ class SizePrediction:
     num_nodes: int
     num_ranks: int
     num_priced: int
-    simulator: str
     beyond: tuple[str, ...]
     stock: Outlook
     best: Outlook

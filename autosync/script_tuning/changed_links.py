@@ -11,9 +11,10 @@ from dataclasses import replace
 from autosync.errors import AutosyncError
 from autosync.specs.calibration import Calibration, Estimate
 from autosync.specs.cluster import ClusterSpec, Node, Rack
+from autosync.specs.cluster_racks import with_nodes
 from autosync.trials.probe import probe
-from autosync.trials.probe.findings import CLAIM_KEPT
-from autosync.trials.probe.request import of_links_alone
+from autosync.trials.probe.reach import CLAIM_KEPT
+from autosync.trials.probe.request import BACKEND, of_links_alone
 from autosync.units import format_rate
 
 
@@ -23,6 +24,9 @@ def with_measured_links(cluster: ClusterSpec, note: Callable[[str], None]) -> Cl
     What changed is noted. If nothing can be measured, the reason is noted, and the cluster stays as it is.
     """
     if len(cluster.nodes) < 2 or cluster.shares_loopback:
+        return cluster
+    if cluster.backend != BACKEND:
+        note(f"the links are not measured: a probe uses {BACKEND}, and {cluster.backend} may be faster than it")
         return cluster
     try:
         probed = probe(cluster, settings=of_links_alone(len(cluster.nodes)))
@@ -58,7 +62,7 @@ def with_slower_links(cluster: ClusterSpec, measured: Calibration) -> tuple[Clus
         into = lower(rack.name, "into the rack", rack.uplink_in, None if one is None else one.rate_in)
         return replace(rack, uplink_out=out, uplink_in=into)
 
-    found = replace(cluster, nodes=tuple(map(of_node, cluster.nodes)), racks=tuple(map(of_rack, cluster.racks)))
+    found = with_nodes(cluster, tuple(map(of_node, cluster.nodes)), racks=tuple(map(of_rack, cluster.racks)))
     if words and cluster.calibration is not None:
         found = replace(found, calibration=_with_rates(cluster.calibration, measured))
     return found, words

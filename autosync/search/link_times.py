@@ -19,6 +19,7 @@ from autosync.runtime.varying.expected_bytes import expected_traffic
 from autosync.search.candidates import default_as_strategy
 from autosync.specs.calibration import Estimate
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.link_calibration import measured_node, measured_racks
 from autosync.specs.links import inside_name, interface_name, uplink_name
 from autosync.specs.model import ModelSpec
 from autosync.specs.uplinks import NO_RACK, nodes_behind, outermost_racks
@@ -75,7 +76,7 @@ def _by_node(cluster: ClusterSpec, num_bytes: Sequence[float]) -> dict[int, floa
 def _interfaces(cluster: ClusterSpec, counted: _Counted) -> Iterator[LinkTime]:
     out, into = counted
     for position, node in enumerate(cluster.nodes):
-        probed = cluster.calibration.node(node.name) if cluster.calibration else None
+        probed = measured_node(cluster, node.name)
         rate_out = _rate(node.bandwidth_out, probed.rate_out if probed else None)
         rate_in = _rate(node.bandwidth_in, probed.rate_in if probed else None)
         yield LinkTime(interface_name(node.name, "out"), out.get(position, 0.0) / rate_out)
@@ -84,7 +85,7 @@ def _interfaces(cluster: ClusterSpec, counted: _Counted) -> Iterator[LinkTime]:
 
 def _uplinks(cluster: ClusterSpec, counted: _Counted, planned: Traffic) -> Iterator[LinkTime]:
     out, into = counted
-    probed = {rack.name: rack for rack in cluster.calibration.racks} if cluster.calibration else {}
+    probed = measured_racks(cluster)
     behind = nodes_behind(cluster)
     for position, rack in enumerate(cluster.racks):
         nodes = behind[position]
@@ -114,7 +115,7 @@ def _insides(cluster: ClusterSpec, counted: _Counted, planned: Traffic) -> Itera
     for position, node in enumerate(cluster.nodes):
         times = []
         if node.intra_bandwidth and node.devices > 1:
-            probed = cluster.calibration.node(node.name) if cluster.calibration else None
+            probed = measured_node(cluster, node.name)
             rate = _rate(node.intra_bandwidth, probed.rate_within if probed else None) * node.devices
             times.append(float(planned.node_within[position]) / rate)
         if node.intra_total:

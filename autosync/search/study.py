@@ -19,6 +19,7 @@ import optuna
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from autosync import jsonio
 from autosync.datasets.schema import RECORD_ATTRIBUTE, WITHDRAWN_ATTRIBUTE, Record, record_from_plain, record_to_plain
 from autosync.datasets.storage import close_storage, open_journal, open_storage
 from autosync.documents import without_file
@@ -245,10 +246,15 @@ class Study:
             raise InputError(
                 f"the study {self.name} in the storage is of something else", rule=rule, hint="--study NAME"
             )
-        for what, found in (("model", model.fingerprint()), ("cluster", cluster.fingerprint())):
+        for what, found, other in (
+            ("model", model.fingerprint(), "another model"),
+            ("batch_size", model.batch_size, "another batch size"),
+            ("layers", _layers(model), "a model that is cut into other layers"),
+            ("cluster", cluster.fingerprint(), "another cluster"),
+        ):
             if not self._adopts(what, found):
-                rule = "all who tune a study together have the same model on the same cluster"
-                raise InputError(f"the study {self.name} is of another {what}", rule=rule, hint="--study NAME")
+                rule = "all who tune a study together have the same model and batch on the same cluster"
+                raise InputError(f"the study {self.name} is of {other}", rule=rule, hint="--study NAME")
         # With others, a strategy that this tuner must not try could win, or could not even run.
         for what, allowed in (("allow", sorted(self.settings.allow)), ("target", self.settings.target)):
             if not self._adopts(what, allowed):
@@ -373,6 +379,12 @@ def _closing_where_it_fails(opened: OpenedT) -> Iterator[OpenedT]:
     except BaseException:
         opened.close()
         raise
+
+
+def _layers(model: ModelSpec) -> str:
+    """Return a hash of the layers into which strategies may divide a model."""
+    cuts = [(cut.before, cut.tied, cut.uses) for cut in model.timeline.cuts]
+    return jsonio.content_hash([cuts, [segment.module for segment in model.timeline.forward] if cuts else []])
 
 
 def _option(what: str, value: object) -> str:

@@ -19,15 +19,20 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadShare:
-    """The share of processor time that other programs used in an interval; `num_ticks` is its length in ticks."""
+    """The shares of processor time that other programs, and this process with its descendants, used in an interval.
+
+    `num_ticks` is the length of the interval in ticks.
+    """
 
     share: float
+    own_share: float
     num_ticks: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Ticks:
     others_ticks: int
+    own_ticks: int
     all_ticks: int
 
 
@@ -43,12 +48,15 @@ class BackgroundLoad:
         return self.usage().share
 
     def usage(self) -> LoadShare:
-        """Return the same share with the interval's ticks: the share of a short interval means little."""
+        """Return the same share, our own, and the interval's ticks: the shares of a short interval mean little."""
         before, self._last = self._last, self._look()
         ticks = self._last.all_ticks - before.all_ticks
         # The time of an ended process is added to its parent's only when the parent waits for it.
-        used = max(0, self._last.others_ticks - before.others_ticks)
-        return LoadShare(share=min(1.0, used / ticks) if ticks > 0 else 0.0, num_ticks=ticks)
+        others, own = (
+            min(1.0, max(0, used) / ticks) if ticks > 0 else 0.0
+            for used in (self._last.others_ticks - before.others_ticks, self._last.own_ticks - before.own_ticks)
+        )
+        return LoadShare(share=others, own_share=own, num_ticks=ticks)
 
     def _look(self) -> _Ticks:
         words = self._proc.joinpath("stat").read_text().split("\n", 1)[0].split()
@@ -73,7 +81,8 @@ class BackgroundLoad:
             for pid, used in ticks.items()
             if pid not in ours and pid != _KERNEL_THREADS and parents[pid] != _KERNEL_THREADS
         )
-        return _Ticks(others_ticks=others + stolen_ticks, all_ticks=all_ticks)
+        own = sum(used for pid, used in ticks.items() if pid in ours)
+        return _Ticks(others_ticks=others + stolen_ticks, own_ticks=own, all_ticks=all_ticks)
 
 
 def _descendants(root: int, parents: dict[int, int]) -> set[int]:

@@ -62,13 +62,16 @@ class NodeCalibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RackCalibration:
-    """The rates of a rack's uplink in bytes per second, while all its nodes exchange data with other racks."""
+    """The rates of a rack's uplink in bytes per second, while all its nodes exchange data with other racks.
+
+    They are None where they were not measured.
+    """
 
     __pydantic_config__ = STRICT
 
     name: str
-    rate_out: Estimate
-    rate_in: Estimate
+    rate_out: Estimate | None = None
+    rate_in: Estimate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

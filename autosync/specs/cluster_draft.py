@@ -41,7 +41,8 @@ def draft_cluster(answers: ClusterAnswers) -> ClusterSpec:
             devices=answers.devices,
             bandwidth_out=LOCAL_BANDWIDTH,
             bandwidth_in=LOCAL_BANDWIDTH,
-            intra_bandwidth=LOCAL_BANDWIDTH,
+            # Between GPUs, the profile of costs knows better.
+            intra_bandwidth=None if answers.backend == "nccl" else LOCAL_BANDWIDTH,
         )
         return ClusterSpec(name=answers.name, nodes=(node,), launcher="local", backend=answers.backend)
     rates = _rates(answers)

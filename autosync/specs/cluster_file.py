@@ -90,7 +90,7 @@ def load_cluster(path: Path | str, *, is_run: bool = False) -> ClusterSpec:
 
     With `is_run`, hosts that the cluster's launcher cannot reach are refused: ranks will be started.
     """
-    return parse_cluster(documents.read_document(_find(path)), is_run=is_run)
+    return parse_cluster(documents.read_document(cluster_path(path)), is_run=is_run)
 
 
 def parse_cluster(document: Document, *, is_run: bool = False) -> ClusterSpec:
@@ -163,7 +163,7 @@ def shipped_clusters() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
-def _find(path: Path | str) -> Path:
+def cluster_path(path: Path | str) -> Path:
     """Return the file, or the shipped cluster's file if `path` is a bare name and no file."""
     given = Path(path)
     is_bare = given.name == str(path) and given.suffix not in (".yaml", ".yml", ".json")

@@ -120,6 +120,11 @@ def disagreements(nodes: Sequence[NodeFields], alike: Sequence[Sequence[str]]) -
     return found
 
 
+def alike_facts(node: NodeFields) -> tuple[object, ...]:
+    """Return the facts in which nodes that are declared alike agree."""
+    return tuple(getattr(node, field) for field in _ALIKE_FIELDS)
+
+
 def strangers(calibration: Calibration, nodes: Sequence[NodeFields], racks: Sequence[RackFields]) -> list[Problem]:
     """Return a problem for each measurement of an unknown node or rack, and for each repeated measurement."""
     nodes_measured = [node.name for node in calibration.nodes]

@@ -318,7 +318,10 @@ class ModelSpec:
         return replace(self, name=f"{self.name}@x{factor:g}", timeline=timeline, input=examples)
 
     def fingerprint(self) -> str:
-        """Return a hash of everything that plans depend on, without times and notes."""
+        """Return a hash of everything that plans without stages depend on, without times and notes.
+
+        The batch size, the cuts and the modules of the forward pass, on which stages depend, are left out.
+        """
         return _fingerprint(self)
 
     def to_frame(self) -> pd.DataFrame:

@@ -129,18 +129,18 @@ def shipped_models() -> dict[str, Path]:
 def _block(fields: Mapping[str, Any], *, indent: str) -> Iterator[str]:
     for key, value in fields.items():
         if isinstance(value, list) and any(isinstance(item, dict | str | list) for item in value):
-            yield f"{indent}{key}:"
+            yield f"{indent}{_flow(str(key))}:"
             yield from (f"{indent}- {_flow(item)}" for item in value)
         elif isinstance(value, dict) and any(isinstance(item, dict | list) for item in value.values()):
-            yield f"{indent}{key}:"
+            yield f"{indent}{_flow(str(key))}:"
             yield from _block(value, indent=indent + "  ")
         else:
-            yield f"{indent}{key}: {_flow(value)}"
+            yield f"{indent}{_flow(str(key))}: {_flow(value)}"
 
 
 def _flow(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_flow(str(key))}: {_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(_flow(item) for item in value) + "]"
     if isinstance(value, str):
@@ -148,6 +148,4 @@ def _flow(value: Any) -> str:
             return value
         quoted = yaml.dump(value, default_style='"', width=math.inf, allow_unicode=True)
         return str(quoted).rstrip("\n")
-    text = json.dumps(value, allow_nan=False)
-    # `1e-07` is a string to YAML 1.1 readers.
-    return text.replace("e", ".0e") if isinstance(value, float) and "e" in text and "." not in text else text
+    return documents.format_float(value) if isinstance(value, float) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""What the uplinks of racks separate: the racks around each node, and those that data passes between two nodes.
+"""What the uplinks of racks separate: the racks around each node, and which of them data passes, and how fast.
 
 A rack may stand in another one, a pod; a pod stands in none. So a node has up to two racks around it, and data that
 leaves its pod passes both uplinks.
@@ -7,7 +7,8 @@ leaves its pod passes both uplinks.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 
 from autosync.specs.cluster import ClusterSpec
 
@@ -47,6 +48,40 @@ def crossed(cluster: ClusterSpec, source: int, destination: int) -> tuple[tuple[
     start, end = racks_around(cluster)[source], racks_around(cluster)[destination]
     left = tuple([rack for rack in start if rack not in (NO_RACK, *end)])
     return left, tuple([rack for rack in end if rack not in (NO_RACK, *start)])
+
+
+def ends_of_uplink(cluster: ClusterSpec, rack: int) -> tuple[Around, Around]:
+    """Return the racks around the lower end of a rack's uplink, and those around its upper end."""
+    lower = _around(cluster, _by_name(cluster), cluster.racks[rack].name)
+    return lower, (NO_RACK if lower[0] == rack else lower[0], NO_RACK)
+
+
+def reach(cluster: ClusterSpec, place: Around, nodes: Iterable[int], *, to_nodes: bool) -> float:
+    """Return the bytes per second that some nodes can together receive from a place, or send to it.
+
+    `place` are the racks around it. By the cluster spec, their links and all uplinks on the way limit it.
+    """
+    around, (outer, inner) = racks_around(cluster), place
+    rates: dict[Around, float] = defaultdict(float)
+    for index in nodes:
+        node = cluster.nodes[index]
+        rates[around[index]] += node.bandwidth_in if to_nodes else node.bandwidth_out
+
+    def through(rack: int, rate: float, *, out: bool) -> float:
+        if rack == NO_RACK:
+            return rate
+        return min(rate, cluster.racks[rack].uplink_out if out else cluster.racks[rack].uplink_in)
+
+    near, far = 0.0, dict[int, float]()
+    for (its_outer, its_inner), rate in rates.items():
+        passing = through(its_inner, rate, out=not to_nodes)
+        if its_outer != outer:
+            far[its_outer] = far.get(its_outer, 0.0) + passing
+        elif its_inner != inner:
+            near += passing
+    beyond = sum(through(rack, rate, out=not to_nodes) for rack, rate in far.items())
+    apart = through(inner, near + through(outer, beyond, out=to_nodes), out=to_nodes)
+    return rates[place] + apart
 
 
 def _by_name(cluster: ClusterSpec) -> Mapping[str, int]:

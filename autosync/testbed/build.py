@@ -35,9 +35,11 @@ class TestbedBuilder:
     folders: NamespaceFolders
     lock: int
 
-    def build(self, layout: NetworkLayout, *, is_kept: bool, leases: tuple[Lease, ...]) -> TestbedRecord:
+    def build(
+        self, layout: NetworkLayout, *, is_kept: bool, leases: tuple[Lease, ...], file: str | None = None
+    ) -> TestbedRecord:
         """Build a whole testbed. If anything fails, the testbed is removed again."""
-        record = TestbedRecord(layout=layout, is_kept=is_kept, leases=leases)
+        record = TestbedRecord(layout=layout, is_kept=is_kept, leases=leases, file=file)
         records.write(self.folders, record)
         try:
             if self.folders.rootless:

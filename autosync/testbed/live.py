@@ -135,10 +135,11 @@ class Testbed:
         return self._hosts[node]
 
 
-def up(cluster: ClusterSpec, *, keep: bool = False) -> Testbed:
+def up(cluster: ClusterSpec, *, keep: bool = False, file: str | None = None) -> Testbed:
     """Bring the testbed of a cluster up: use the existing testbed if it is whole, else build a new one.
 
     This process has a lease until `close`. With `keep` there is no lease, and the testbed stays up without users.
+    `file` is the path of the cluster file for which it is kept.
     """
     folders = find_folders()
     key = cluster_key(cluster)
@@ -149,14 +150,17 @@ def up(cluster: ClusterSpec, *, keep: bool = False) -> Testbed:
         leases = () if lease is None else (lease,)
         record = _reusable(builder, key)
         if record is not None:
-            record = replace(record, is_kept=record.is_kept or keep, leases=(*record.users, *leases))
+            record = replace(record, leases=(*record.users, *leases))
+            if keep:
+                record = replace(record, is_kept=True, file=file)
             records.write(folders, record)
             return Testbed(record.layout, folders, lease)
         if keep:
-            # If the cluster file was edited, testbeds that were kept for its earlier content are useless.
-            old = [r for r in records.read_all(folders) if r.layout.name == cluster.name and not r.users]
+            # If the file was edited, testbeds that were kept for its earlier content are useless.
+            old = [r for r in records.read_all(folders) if belongs(r, cluster, file) and not r.users]
             _remove_all(old, builder, force=False)
-        record = builder.build(plan_layout(cluster, _free_slot(folders)), is_kept=keep, leases=leases)
+        layout = plan_layout(cluster, _free_slot(folders))
+        record = builder.build(layout, is_kept=keep, leases=leases, file=file)
     return Testbed(record.layout, folders, lease)
 
 
@@ -166,7 +170,7 @@ def find(cluster: ClusterSpec) -> Testbed:
     record = records.read(folders, cluster_key(cluster))
     if record is None or not record.is_whole:
         same_name = any(other.layout.name == cluster.name for other in records.read_all(folders))
-        why = "; the one that is up was built from another content of the file" if same_name else ""
+        why = "; the one that is up was built from another content of the file or another file" if same_name else ""
         raise OperationError(f"no testbed of {cluster.name} is up{why}")
     return Testbed(record.layout, folders)
 
@@ -184,8 +188,17 @@ def find_all() -> list[tuple[Testbed, TestbedRecord]]:
     return [(Testbed(record.layout, folders), record) for record in records.read_all(folders) if record.is_whole]
 
 
-def down(cluster: ClusterSpec | None = None, *, force: bool = False) -> list[str]:
-    """Take down the testbeds with a cluster's name, or all testbeds, and return their names.
+def belongs(record: TestbedRecord, cluster: ClusterSpec, file: str | None) -> bool:
+    """Return whether a testbed was built for this cluster, or is kept for an earlier content of its file.
+
+    Other files may have clusters of the same name. Older versions did not record the file.
+    """
+    is_of_file = record.is_kept and record.layout.name == cluster.name and record.file in (None, file)
+    return is_of_file or record.layout.key == cluster_key(cluster)
+
+
+def down(cluster: ClusterSpec | None = None, *, file: str | None = None, force: bool = False) -> list[str]:
+    """Take down the testbeds of a cluster and its `file`, or all testbeds, and return their names.
 
     Left-over testbeds are removed too. Raises OperationError while another process uses one of the testbeds, unless
     forced.
@@ -194,7 +207,7 @@ def down(cluster: ClusterSpec | None = None, *, force: bool = False) -> list[str
     with records.locked(folders) as lock:
         builder = TestbedBuilder(folders=folders, lock=lock)
         builder.sweep()
-        chosen = [r for r in records.read_all(folders) if cluster is None or r.layout.name == cluster.name]
+        chosen = [r for r in records.read_all(folders) if cluster is None or belongs(r, cluster, file)]
         return _remove_all(chosen, builder, force=force)
 
 

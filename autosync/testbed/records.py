@@ -45,8 +45,9 @@ class Lease:
 class TestbedRecord:
     """The record of a testbed. It is not whole if the process that built or removed it was killed.
 
-    A testbed that `is_kept` stays until `down`; any other is taken down with its last lease. If it `has_other_rates`
-    than its cluster, it is built anew for its next user after the present ones.
+    A testbed that `is_kept` stays until `down`; any other is taken down with its last lease. `file` is the path of the
+    cluster file for which it is kept, if that is known. If it `has_other_rates` than its cluster, it is built anew for
+    its next user after the present ones.
     """
 
     __test__ = False
@@ -56,6 +57,7 @@ class TestbedRecord:
     is_whole: bool = False
     is_kept: bool = False
     has_other_rates: bool = False
+    file: str | None = None
     leases: tuple[Lease, ...] = ()
 
     @property

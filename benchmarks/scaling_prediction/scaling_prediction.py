@@ -144,7 +144,7 @@ def _measured(
             TrialService(target=target.model, model=model, cluster=emulated, folder=Path(logs)) as service,
         ):
             design = Design(num_steps=options.steps, budget_seconds=options.budget_seconds)
-            found = compare(service, [stock, best], design=design, compute_seconds=model.step_seconds)
+            found = compare(service, [stock, best], design=design)
     except AutosyncError as error:
         tell(f"failed: {error}")
         return {"failure": str(error), **dict.fromkeys(KINDS)}
@@ -196,7 +196,8 @@ def _knees(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
         curves[head][row["hosts"]] = (row["seconds"], row["predicted"]["value"])
     found = []
     for curve in curves.values():
-        measured, predicted = (knee_of({n: pair[which] for n, pair in curve.items()}) for which in (0, 1))
+        # All hosts train the same batch.
+        measured, predicted = (knee_of({n: n / pair[which] for n, pair in curve.items()}) for which in (0, 1))
         if measured is not None and predicted is not None:
             found.append(measured.num_nodes == predicted.num_nodes)
     return found

@@ -9,6 +9,7 @@ from autosync.plan.bound import bound
 from autosync.plan.bound_terms import Bound, Rates, Term
 from autosync.specs.cluster import ClusterSpec, Node, Rack
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
+from autosync.specs.use_sample import UseSample
 
 MEGABYTE = 1_000_000
 RATE = 1e8
@@ -263,6 +264,19 @@ def test_a_window_lasts_until_the_last_of_its_uses() -> None:
     assert not [
         one for one in bound(model_of(dense()), cluster_of(worker("a"), worker("b"))).terms if one.kind == "window"
     ]
+
+
+def test_the_next_use_of_a_variable_that_some_steps_do_not_use_may_be_far() -> None:
+    model = model_of(
+        dense("first", use=0, ready=1),
+        dense("second", use=1, ready=0),
+        forward=[(1.0, ("first",)), (2.0, ("second",))],
+        backward=[(4.0, ("second",)), (8.0, ("first",))],
+    )
+    rarely = UseSample(groups=(("first",),), steps=(("0", "0"), ("1", "1")))
+    found = bound(replace(model, use_sample=rarely), cluster_of(worker("a"), worker("b")))
+    assert [one.subject for one in found.terms if one.kind in ("use_to_use", "window")] == ["second"]
+    assert term(found, "node_out", "a").num_bytes == 6 * MEGABYTE
 
 
 def test_uplinks_are_on_the_way_to_who_is_not_in_the_rack() -> None:

@@ -104,3 +104,22 @@ def test_there_is_none_without_stages() -> None:
 def test_memory_is_the_whole_model_and_a_share_of_the_rest() -> None:
     model = replace(chain(4), optimizer=OptimizerSpec(name="AdamW", state_slots=2))
     assert least_divided_memory(model, _racks(1e8)) == pytest.approx(model.num_bytes * (1 + 3 / 4))
+
+
+def test_a_pod_has_all_nodes_behind_its_uplink() -> None:
+    """Two nodes in a rack of the pod, one directly in the pod, and three elsewhere."""
+    flat = _racks(768.0, sizes=(3, 3))
+    pod, other = flat.racks
+    inner = Rack(name="inner", uplink_out=1e8, uplink_in=1e8, rack=pod.name)
+    inside = [replace(node, rack="inner") for node in flat.nodes[:2]]
+    podded = replace(flat, racks=(pod, other, inner), nodes=(*inside, *flat.nodes[2:]))
+    model = chain(4, batch_size=8, sizes=[1000, 200, 1000])
+    large = replace(model.variable("w1"), shape=(100_000, 3))
+    model = replace(model, variables=tuple(large if one.name == "w1" else one for one in model.variables))
+    of_pod = []
+    for cluster in (podded, flat):
+        limit = stage_bound(model, cluster)
+        assert limit is not None
+        of_pod.append([(one.kind, one.seconds) for one in limit.terms if one.subject == pod.name])
+    assert len(of_pod[0]) == 2
+    assert of_pod[0] == of_pod[1]

@@ -20,12 +20,14 @@ from autosync.scaling.wording import WIDTH, describe
 from autosync.search.candidates import Candidate, candidate, default_as_strategy
 from autosync.simulators.interface import Simulator
 from autosync.simulators.shared.costs import usual_costs
+from autosync.simulators.timeline import scene_builder
 from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.costs import Costs
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
 from autosync.specs.profiled import Profiled
+from autosync.specs.use_sample import UseSample
 from autosync.strategy.presets import build_preset
 
 SHAPES = {"conv.weight": (64, 3, 7, 7), "conv.bias": (64,), "fc.weight": (1000, 512), "fc.bias": (1000,)}
@@ -148,9 +150,19 @@ def test_more_ranks_are_predicted_from_one_node() -> None:
     nodes = tuple([Node(name=f"n{n}", host=f"n{n}", devices=8, bandwidth_out=1e9, bandwidth_in=1e9) for n in range(2)])
     cluster = ClusterSpec(name="big", nodes=nodes, launcher="ssh", alike=(("n0", "n1"),))
     found = predict_scaling(_model(), cluster, [2, 16], find=_sharded)
-    assert [size.simulator for size in found.sizes] == ["timeline", "timeline"]
+    assert [outlook.simulator for outlook in _outlooks(found)] == ["timeline"] * 4
     assert any("coarser simulator" in warning for warning in found.warnings)
     assert any("nodes that are not emulated" in warning for warning in found.warnings)
+
+
+def test_what_closed_forms_predict_carries_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scene_builder, "MOST_MESSAGES", 0)
+    nodes = tuple(
+        [Node(name=f"n{n}", host=f"n{n}", devices=8, bandwidth_out=r, bandwidth_in=r) for n, r in enumerate((1e9, 5e8))]
+    )
+    found = predict_scaling(_model(), ClusterSpec(name="unlike", nodes=nodes, launcher="ssh"), [2, 9], find=_sharded)
+    assert [outlook.simulator for outlook in _outlooks(found)] == ["timeline", "timeline", "analytical", "analytical"]
+    assert [size["stock_ddp"]["simulator"] for size in fields(found)["sizes"]] == ["timeline", "analytical"]
 
 
 def test_no_size_is_refused() -> None:
@@ -224,6 +236,37 @@ def test_what_ranks_share_inside_a_node_can_be_the_bottleneck() -> None:
     found = bottleneck_of(one.seconds, strategy, model, cluster, costs)
     assert (found.kind, found.link) == ("link", "inside of a")
     assert found.link_share > 0.9
+
+
+def test_stock_ddp_also_sends_what_no_rank_uses() -> None:
+    """Our own engine leaves it out, so the same buckets are predicted to be faster under it."""
+    model, cluster = _model(), load_cluster("2-hosts")
+    rarely = UseSample(groups=(("fc.weight", "fc.bias"),), steps=(("0", "0"), ("0", "0"), ("0", "0"), ("1", "1")))
+
+    def same(model: ModelSpec, cluster: ClusterSpec, _simulator: Simulator, _costs: Costs, _seed: int) -> Candidate:
+        return default_as_strategy(model, cluster)
+
+    (always,) = predict_scaling(model, cluster, [2], find=same).sizes
+    (found,) = predict_scaling(replace(model, use_sample=rarely), cluster, [2], find=same).sizes
+    assert found.stock.step_seconds == always.stock.step_seconds
+    assert found.stock.bottleneck == always.stock.bottleneck
+    assert found.gain > 1.1
+    assert found.best.bottleneck.link_share * found.best.step_seconds.value < (
+        0.9 * found.stock.bottleneck.link_share * found.stock.step_seconds.value
+    )
+
+
+def test_the_knee_counts_the_devices_of_each_node() -> None:
+    nodes = [
+        Node(name=f"n{n}", host=f"n{n}", devices=count, bandwidth_out=1e12, bandwidth_in=1e12, intra_bandwidth=1e12)
+        for n, count in enumerate((8, 8, 8, 1))
+    ]
+    cluster = ClusterSpec(name="uneven", nodes=tuple(nodes), launcher="ssh")
+    found = predict_scaling(_model(seconds=10.0), cluster, [3, 4], find=_sharded)
+    # No rank waits for long, and the fourth node adds one rank to 24.
+    assert found.stock_knee is not None
+    assert found.stock_knee.num_nodes == 3
+    assert found.stock_knee.next_gain == pytest.approx(1 / 24, rel=0.2)
 
 
 def test_a_prediction_is_a_table(found: ScalingPrediction) -> None:

@@ -59,6 +59,14 @@ def test_nothing_changes_where_all_links_are_as_fast_as_before() -> None:
     assert with_slower_links(CLUSTER, measured) == (CLUSTER, [])
 
 
+def test_nodes_that_were_declared_alike_may_drift_apart() -> None:
+    measured = _calibration({"a": (9.5e7, 9.5e7), "b": (4.8e7, 9.5e7), "d": (9.5e7, 9.5e7)}, {})
+    nodes = tuple(replace(node, rack=None) for node in CLUSTER.nodes)
+    found, _ = with_slower_links(replace(CLUSTER, nodes=nodes, racks=(), alike=(("a", "b", "d"),)), measured)
+    assert [node.bandwidth_out for node in found.nodes] == [1e8, 4.8e7, 1e8]
+    assert found.alike == (("a", "d"),)
+
+
 def test_an_earlier_calibration_keeps_the_rest() -> None:
     before = _calibration(dict.fromkeys("abd", (9.4e7, 9.4e7)), {"r": (4.9e7, 4.9e7)})
     costs = tuple(replace(one, message_seconds=_about(1e-4)) for one in before.nodes)
@@ -91,3 +99,9 @@ def test_one_machine_has_no_links_to_measure(told: list[str]) -> None:
     assert with_measured_links(alone, told.append) is alone
     assert with_measured_links(here, told.append) is here
     assert told == []
+
+
+def test_a_probe_says_nothing_of_a_faster_backend(told: list[str]) -> None:
+    fast = replace(CLUSTER, backend="nccl")
+    assert with_measured_links(fast, told.append) is fast
+    assert told == ["the links are not measured: a probe uses gloo, and nccl may be faster than it"]

@@ -20,7 +20,8 @@ from autosync.search.study import Study, begin_study, resume_study
 from autosync.search.study_folder import StudyFolder, StudySettings
 from autosync.search.trial_attributes import started
 from autosync.specs.cluster import ClusterSpec
-from autosync.specs.model import ModelSpec
+from autosync.specs.cuts import StageCut
+from autosync.specs.model import ModelSpec, Segment, Timeline
 
 Begin = Callable[..., Study]
 MakeRecord = Callable[[int, object, float | None], Record]
@@ -65,6 +66,41 @@ def test_other_kinds_of_strategies_are_refused(
         begin("there", **second)
     # The name is still free.
     begin("there", **first)
+
+
+def _cut(model: ModelSpec, *places: int) -> ModelSpec:
+    """The model with three modules, and cuts before some of them."""
+    forward = tuple(Segment(module=f"m{n}", seconds=1.0, variables=(v.name,)) for n, v in enumerate(model.variables))
+    cuts = tuple(StageCut(before=place, num_bytes=8) for place in places)
+    return replace(model, timeline=replace(model.timeline, forward=forward, cuts=cuts))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda model: replace(model, batch_size=7), "another batch size"),
+        (lambda model: _cut(model, 2), "a model that is cut into other layers"),
+        (lambda model: replace(model, timeline=_renamed(model)), "a model that is cut into other layers"),
+    ],
+)
+def test_what_stages_depend_on_is_the_same_for_all(
+    change: Callable[[ModelSpec], ModelSpec], words: str, model: ModelSpec, cluster: ClusterSpec, tmp_path: Path
+) -> None:
+    url = f"journal:{tmp_path / 'team.log'}"
+    settings = StudySettings(name="team", task="model.yaml", cluster="pair.yaml", storage=url)
+    first = _cut(model, 1)
+    begin_study(StudyFolder(tmp_path / "here" / "team"), first, cluster, settings, storage=url).close()
+    with pytest.raises(InputError, match=f"the study team is of {words}"):
+        begin_study(StudyFolder(tmp_path / "there" / "team"), change(first), cluster, settings, storage=url)
+    # Bytes of activations are measured, and may differ.
+    larger = replace(first.timeline.cuts[0], num_bytes=9, held_bytes=1)
+    same = replace(first, timeline=replace(first.timeline, cuts=(larger,)))
+    begin_study(StudyFolder(tmp_path / "there" / "team"), same, cluster, settings, storage=url).close()
+
+
+def _renamed(model: ModelSpec) -> Timeline:
+    forward = tuple(replace(segment, module=f"other.{segment.module}") for segment in model.timeline.forward)
+    return replace(model.timeline, forward=forward)
 
 
 def test_the_order_of_what_is_allowed_does_not_matter(begin: Begin) -> None:

@@ -78,5 +78,13 @@ def test_processes_that_end_count_as_long_as_they_ran(proc: Proc) -> None:
     assert looking.share() == pytest.approx(0.05)
 
 
+def test_what_our_children_use_is_ours_while_they_run_and_when_they_have_ended(proc: Proc) -> None:
+    looking = BackgroundLoad(proc.path)
+    proc.let({ME: 30, 600_000: 20, 700_000: 10, 800_000: 15}, idle=25)
+    proc.end(700_000)
+    usage = looking.usage()
+    assert (usage.share, usage.own_share, usage.num_ticks) == (0.15, 0.6, 100)
+
+
 def test_this_machine_can_be_looked_at() -> None:
     assert 0 <= BackgroundLoad().share() <= 1

@@ -85,12 +85,17 @@ def test_measuring_changes_nothing_that_plans_and_testbeds_are_made_of(cluster: 
 def test_the_bound_takes_the_upper_ends(cluster: ClusterSpec) -> None:
     assert cluster.calibration is not None
     rates = rates_of(cluster)
+    claimed = {node.name: (node.bandwidth_out, node.bandwidth_in) for node in cluster.nodes}
     for node in cluster.calibration.nodes:
-        if node.rate_out is None or node.rate_in is None:
-            assert node.name not in rates.nodes
-        else:
-            assert rates.nodes[node.name] == (node.rate_out.high, node.rate_in.high)
-    assert rates.racks == {one.name: (one.rate_out.high, one.rate_in.high) for one in cluster.calibration.racks}
+        out, into = claimed[node.name]
+        assert rates.nodes[node.name] == (
+            out if node.rate_out is None else node.rate_out.high,
+            into if node.rate_in is None else node.rate_in.high,
+        )
+    for rack in cluster.calibration.racks:
+        assert rack.rate_out is not None
+        assert rack.rate_in is not None
+        assert rates.racks[rack.name] == (rack.rate_out.high, rack.rate_in.high)
     assert rates_of(replace(cluster, calibration=None)) == Rates()
 
 

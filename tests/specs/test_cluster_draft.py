@@ -36,6 +36,12 @@ def test_this_machine_has_one_node() -> None:
     assert (len(spec.nodes), spec.num_workers, spec.is_one_machine) == (1, 3, True)
 
 
+def test_gpus_of_this_machine_have_the_rate_of_the_profile() -> None:
+    spec = draft_cluster(ClusterAnswers(name="here", launcher="local", devices=8, backend="nccl"))
+    assert spec.nodes[0].intra_bandwidth is None
+    assert spec.profile_of_costs == "nccl-pcie"
+
+
 def test_mistakes_are_those_of_cluster_files() -> None:
     with pytest.raises(InputError, match="2 rates for 3 hosts"):
         draft_cluster(ClusterAnswers(name="lab", launcher="ssh", hosts=("a", "b", "c"), bandwidths=(1.0, 2.0)))

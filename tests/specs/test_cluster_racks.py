@@ -1,10 +1,11 @@
-"""Racks are added to a cluster, and nodes that are alike stay so as far as the rules allow."""
+"""Nodes are changed and racks are added, and nodes that are alike stay so as far as the rules allow."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from autosync.specs.cluster import Rack
 from autosync.specs.cluster_file import load_cluster, save_cluster
-from autosync.specs.cluster_racks import RackProposal, with_racks
+from autosync.specs.cluster_racks import RackProposal, with_nodes, with_racks
 
 
 def test_racks_are_added_and_classes_are_split(tmp_path: Path) -> None:
@@ -32,3 +33,13 @@ def test_a_node_without_its_like_is_in_no_class() -> None:
 def test_without_racks_nothing_changes() -> None:
     cluster = load_cluster("4-hosts")
     assert with_racks(cluster, []) == cluster
+
+
+def test_nodes_that_agree_stay_alike() -> None:
+    cluster = load_cluster("8-hosts")
+    names = [node.name for node in cluster.nodes]
+    nodes = [replace(node, compute=0.5 if node.name in names[:3] else 1.0) for node in cluster.nodes]
+    nodes[7] = replace(nodes[7], bandwidth_in=1e6)
+    found = with_nodes(cluster, nodes)
+    assert found.nodes == tuple(nodes)
+    assert sorted(found.alike) == sorted([tuple(names[:3]), tuple(names[3:7])])

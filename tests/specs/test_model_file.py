@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autosync import documents
 from autosync.errors import DocumentError, InputError, UnknownNameError
+from autosync.specs.graph_batching import GraphProfile, PolicySeconds
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import (
     dump_model,
@@ -67,6 +68,17 @@ def test_what_is_written_reads_back(model: ModelSpec, name: str, notes: list[str
     # Other programs see the same values.
     assert yaml.safe_load(text) == dump_model(model)
     assert parse(documents.format_json(dump_model(model))) == model
+
+
+@given(models(), st.dictionaries(texts, texts, max_size=5))
+@example(random_model(random.Random(0)), {",": ":", ":": "{", "''": "no", "no": "1", "1": "#", "a: b": ""})
+def test_kinds_of_vertices_may_have_any_name(model: ModelSpec, table: dict[str, str]) -> None:
+    policies = (PolicySeconds(order="depth", seconds=1.0),)
+    graphs = GraphProfile(vertices=(1,), depths=(1,), policies=policies, table=table)
+    model = replace(model, graphs=graphs)
+    text = format_model(model)
+    assert parse(text) == model
+    assert yaml.safe_load(text) == dump_model(model)
 
 
 @given(models())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autosync.specs.cluster import ClusterSpec, describe
 from autosync.specs.cluster_file import load_cluster, save_cluster
-from autosync.specs.uplinks import crossed, nodes_behind, racks_around
+from autosync.specs.uplinks import crossed, ends_of_uplink, nodes_behind, racks_around, reach
 
 FILE = """
 schema: autosync.cluster/1
@@ -58,6 +59,36 @@ def test_data_passes_the_uplinks_between(
     cluster: ClusterSpec, source: int, destination: int, left: tuple[int, ...], entered: tuple[int, ...]
 ) -> None:
     assert crossed(cluster, source, destination) == (left, entered)
+
+
+@pytest.mark.parametrize(
+    ("place", "nodes", "to_nodes", "gigabits"),
+    [
+        # Out of r1, which passes 20 of what the others could receive.
+        ((POD, R1), (B, C, D, E), True, 20),
+        # Just above r1, they could receive all.
+        ((POD, -1), (B, C, D, E), True, 40),
+        # All nodes of the pod, of which r2 passes all that b sends.
+        ((POD, -1), (A, B, C), False, 30),
+        ((-1, -1), (D, E), True, 20),
+        # The pod passes 25 to a, b and c.
+        ((-1, -1), (A, B, C), True, 25),
+        ((R3, -1), (A, B, C, D), True, 20),
+        ((R3, -1), (), True, 0),
+    ],
+)
+def test_links_and_uplinks_limit_what_passes(
+    cluster: ClusterSpec, place: tuple[int, int], nodes: tuple[int, ...], to_nodes: bool, gigabits: float
+) -> None:
+    narrow = replace(cluster.racks[POD], uplink_in=25 * 1.25e8)
+    cluster = replace(cluster, racks=(narrow, *cluster.racks[1:]))
+    assert reach(cluster, place, nodes, to_nodes=to_nodes) == gigabits * 1.25e8
+
+
+def test_ends_of_uplinks(cluster: ClusterSpec) -> None:
+    assert ends_of_uplink(cluster, R1) == ((POD, R1), (POD, -1))
+    assert ends_of_uplink(cluster, POD) == ((POD, -1), (-1, -1))
+    assert ends_of_uplink(cluster, R3) == ((R3, -1), (-1, -1))
 
 
 def test_pods_are_written_shown_and_part_of_the_fingerprint(cluster: ClusterSpec, tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from autosync.errors import OperationError, UnknownNameError
-from autosync.specs.cluster import ClusterSpec, Rack
+from autosync.specs.cluster import ClusterSpec, Node, Rack
 from autosync.testbed import Testbed, live, processes, records, up
 from autosync.testbed.commands import tool_environment
-from autosync.testbed.layout import cluster_key
+from autosync.testbed.layout import cluster_key, plan_layout
+from autosync.testbed.live import belongs
+from autosync.testbed.records import TestbedRecord
 from autosync.testbed.requirements import find_folders
 
 MakeCluster = Callable[..., ClusterSpec]
@@ -135,6 +137,30 @@ def test_an_edited_file_replaces_what_was_kept(make_cluster: MakeCluster) -> Non
     up(after, keep=True)
     assert find_folders().existing(cluster_key(before)) == ()
     assert live.down(before) == [before.name], "by name: the file may have been edited back"
+
+
+def test_a_cluster_of_the_same_name_in_another_file_is_left_alone(make_cluster: MakeCluster) -> None:
+    one = make_cluster(100, 100)
+    other, edited = make_cluster(100, 200, name=one.name), make_cluster(100, 300, name=one.name)
+    up(one, keep=True, file="/a/cluster.yaml")
+    up(other, keep=True, file="/b/cluster.yaml")
+    assert live.find(one).faults() == ()
+    assert live.down(other, file="/b/cluster.yaml") == [one.name]
+    assert live.find(one).faults() == ()
+    # The file of the first one was edited meanwhile.
+    assert live.down(edited, file="/a/cluster.yaml") == [one.name]
+
+
+def test_a_kept_testbed_whose_file_is_not_recorded_goes_by_its_name() -> None:
+    nodes = tuple(Node(name=f"n{i}", host=f"h{i}", bandwidth_out=1e7, bandwidth_in=1e7) for i in range(2))
+    cluster = ClusterSpec(name="lab", nodes=nodes, launcher="testbed")
+    edited = replace(cluster, nodes=(replace(nodes[0], bandwidth_in=2e7), nodes[1]))
+    record = TestbedRecord(layout=plan_layout(cluster, 0), is_whole=True, is_kept=True)
+    assert belongs(record, edited, "/a/lab.yaml")
+    assert belongs(replace(record, file="/a/lab.yaml"), edited, "/a/lab.yaml")
+    assert not belongs(replace(record, file="/b/lab.yaml"), edited, "/a/lab.yaml")
+    assert not belongs(replace(record, is_kept=False), edited, "/a/lab.yaml")
+    assert belongs(replace(record, is_kept=False), cluster, "/a/lab.yaml")
 
 
 def test_unequal_and_asymmetric_rates(make_cluster: MakeCluster) -> None:

@@ -2,7 +2,7 @@
 
 `schedule` plans the transfers between ranks; `rank` (with `streams`, `messages` and `collectives`) runs them on every
 rank and takes samples; `run` starts the ranks and collects the samples; `analysis` turns samples into a calibration,
-and `findings` a calibration into warnings.
+`findings` a calibration into warnings, and `reach` tells which rates say something about their link.
 """
 
 from autosync.trials.probe.findings import Finding

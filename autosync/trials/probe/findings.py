@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,11 +13,10 @@ from autosync.specs.calibration import Calibration, Estimate, NodeCalibration
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.trials.probe.rack_search import RackSearch
 from autosync.trials.probe.racks import sentence
+from autosync.trials.probe.reach import CLAIM_KEPT, node_reach, rack_reach
 from autosync.trials.probe.request import RankAnswer
 from autosync.units import format_rate, format_time
 
-CLAIM_KEPT = 0.9
-"""A link is as fast as claimed if its payload reaches this share; headers and short pauses take a few percent."""
 CLAIM_EXCEEDED = 1.25
 UNLIKE = 1.15
 """A node is slower than nodes that are alike if it differs from them by at least this factor."""
@@ -62,7 +62,7 @@ def find(cluster: ClusterSpec, calibration: Calibration, answers: Sequence[RankA
         # A node that is slower than its file claims gets no second warning that it is slower than the others.
         *(finding for finding in unlike_nodes(cluster, calibration) if finding.subject not in slow),
         *interfaces(cluster, calibration, answers),
-        *imbalance(calibration),
+        *imbalance(cluster, calibration),
         *noise(cluster, calibration),
     )
 
@@ -72,26 +72,40 @@ def links(cluster: ClusterSpec, calibration: Calibration) -> Iterator[Finding]:
     doubts = "; with two nodes it may as well be the other end" if len(cluster.nodes) == 2 else ""
     doubts += _doubt(calibration)
     for measured in calibration.nodes:
-        node = cluster.nodes[cluster.node_index(measured.name)]
-        yield from _claim(node.name, "out", measured.rate_out, node.bandwidth_out, doubts=doubts)
-        yield from _claim(node.name, "in", measured.rate_in, node.bandwidth_in, doubts=doubts)
+        index = cluster.node_index(measured.name)
+        node = cluster.nodes[index]
+        out, into = (node_reach(cluster, index, out=way) for way in (True, False))
+        yield from _claim(node.name, "out", measured.rate_out, node.bandwidth_out, allowed=out, doubts=doubts)
+        yield from _claim(node.name, "in", measured.rate_in, node.bandwidth_in, allowed=into, doubts=doubts)
         if node.intra_bandwidth is not None:
-            yield from _claim(node.name, "within", measured.rate_within, node.intra_bandwidth, doubts="")
+            yield from _claim(node.name, "within", measured.rate_within, node.intra_bandwidth)
         yield from _duplex(measured)
+    positions = {rack.name: position for position, rack in enumerate(cluster.racks)}
     for rack in calibration.racks:
-        claimed = next(one for one in cluster.racks if one.name == rack.name)
-        yield from _claim(rack.name, "out of the rack", rack.rate_out, claimed.uplink_out, doubts="")
-        yield from _claim(rack.name, "into the rack", rack.rate_in, claimed.uplink_in, doubts="")
+        claimed = cluster.racks[positions[rack.name]]
+        out, into = (rack_reach(cluster, calibration, positions[rack.name], out=way) for way in (True, False))
+        yield from _claim(rack.name, "out of the rack", rack.rate_out, claimed.uplink_out, allowed=out)
+        yield from _claim(rack.name, "into the rack", rack.rate_in, claimed.uplink_in, allowed=into)
 
 
 def _claim(
-    subject: str, direction: str, measured: Estimate | None, claimed: float, *, doubts: str
+    subject: str,
+    direction: str,
+    measured: Estimate | None,
+    claimed: float,
+    *,
+    allowed: float = math.inf,
+    doubts: str = "",
 ) -> Iterator[Finding]:
+    """Yield a warning if a link differs from the file's rate. The links at its ends allow the rate `allowed`."""
     if measured is None:
         return
+    expected = min(claimed, allowed)
     compared = f"{format_rate(measured.value)} {direction}, where the file says {format_rate(claimed)}"
-    if measured.high < CLAIM_KEPT * claimed:
-        message = f"the link is slower than claimed: {compared} ({measured.value / claimed:.0%}){doubts}"
+    if measured.high < CLAIM_KEPT * expected:
+        if allowed < claimed:
+            compared += f" and the links at its ends allow {format_rate(allowed)}"
+        message = f"the link is slower than claimed: {compared} ({measured.value / expected:.0%}){doubts}"
         yield Finding(kind="slow_link", subject=subject, message=message)
     elif measured.low > CLAIM_EXCEEDED * claimed:
         yield Finding(kind="fast_link", subject=subject, message=f"the link is faster than claimed: {compared}")
@@ -197,9 +211,10 @@ def _leaders(calibration: Calibration) -> list[int]:
     return leaders
 
 
-def imbalance(calibration: Calibration) -> Iterator[Finding]:
-    """Yield warnings about nodes with ranks that compute slower than most."""
-    ranks = [(node.name, rank) for node in calibration.nodes for rank in node.compute_seconds]
+def imbalance(cluster: ClusterSpec, calibration: Calibration) -> Iterator[Finding]:
+    """Yield warnings about workers with ranks that compute slower than most. Steps wait for no others."""
+    workers = {node.name for node in cluster.nodes if node.role == "worker"}
+    ranks = [(node.name, rank) for node in calibration.nodes if node.name in workers for rank in node.compute_seconds]
     if len(ranks) < 2:
         return
     typical = float(np.median([rank.value for _, rank in ranks]))

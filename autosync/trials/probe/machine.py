@@ -10,6 +10,7 @@ from autosync.trials.probe.request import Interface
 # A higher reported speed is not real: virtual interfaces report such speeds.
 _MAX_MBITS = 1_000_000
 _MBIT = 125_000.0
+_SYSTEM = Path("/sys/class/net")
 
 
 def interface_bytes() -> dict[str, int]:
@@ -32,11 +33,16 @@ def interfaces_since(before: Mapping[str, int]) -> tuple[Interface, ...]:
     return tuple(sorted(found, key=lambda interface: -interface.num_bytes))
 
 
-def _speed(name: str, visible: set[str]) -> float | None:
-    """Return the speed that the driver reports, or None if /sys shows other interfaces than this process has."""
-    folder = Path("/sys/class/net")
+def _speed(name: str, visible: set[str], folder: Path = _SYSTEM) -> float | None:
+    """Return the speed that the driver of a device reports, or of bonded devices; None if it is unknown.
+
+    It is unknown if /sys shows other interfaces than this process has. Virtual interfaces, such as bridges between
+    containers, report made-up speeds.
+    """
     try:
         if {path.name for path in folder.iterdir()} != visible:
+            return None
+        if not (folder / name / "device").exists() and not (folder / name / "bonding").is_dir():
             return None
         mbits = int((folder / name / "speed").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -27,6 +27,7 @@ from autosync.trials.probe.host_loads import LoadRank, searches
 from autosync.trials.probe.messages import run_batches, run_trips
 from autosync.trials.probe.request import (
     ANSWER_KIND,
+    BACKEND,
     SETTINGS_KIND,
     VERSION,
     BatchSamples,
@@ -228,7 +229,7 @@ class Probing:
         cluster = parse_cluster(documents.without_file(request["cluster"]))
         num_ranks = len(all_workers(cluster).ranks)
         dist.init_process_group(
-            "gloo",
+            BACKEND,
             store=rendezvous_store(
                 request["rendezvous"],
                 opened=self._opened,

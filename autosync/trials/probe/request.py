@@ -11,6 +11,9 @@ SETTINGS_KIND = "probe-settings"
 ANSWER_KIND = "probe-answer"
 VERSION = 1
 
+BACKEND = "gloo"
+"""The backend with which a probe measures every cluster."""
+
 SECONDS_A_NODE = 10.0
 """The time that a node's links may take, at most."""
 

@@ -24,7 +24,8 @@ from autosync.trials.probe import analysis
 from autosync.trials.probe.findings import Finding, find, shared_links
 from autosync.trials.probe.rack_search import RackSearch, decide
 from autosync.trials.probe.racks import alone_rates, with_found_racks
-from autosync.trials.probe.request import ANSWER_KIND, SETTINGS_KIND, VERSION, ProbeSettings, RankAnswer
+from autosync.trials.probe.reach import telling
+from autosync.trials.probe.request import ANSWER_KIND, BACKEND, SETTINGS_KIND, VERSION, ProbeSettings, RankAnswer
 from autosync.trials.probe.schedule import all_workers
 from autosync.trials.probe.speeds import refuse_one_machine, speeds_of, with_speeds
 from autosync.trials.ranks import Ranks, plan_launch
@@ -77,7 +78,7 @@ def probe(
         autosync=__version__,
         torch=answers[0].torch,
         python=platform.python_version(),
-        backend="gloo",
+        backend=BACKEND,
         emulated=cluster.is_emulated,
         cpu_share=round(max(answer.cpu_share for answer in answers), 4),
         step_seconds=analysis.estimate(steps) if steps else None,
@@ -88,7 +89,8 @@ def probe(
         num_processors=os.cpu_count() if cluster.is_emulated else None,
     )
     speeds = {} if task is None else speeds_of(cluster, answers)
-    found = with_speeds(replace(cluster, calibration=calibration), speeds)
+    # The search and the warnings also need what the ends of a link have limited.
+    found = with_speeds(replace(cluster, calibration=telling(cluster, calibration)), speeds)
     search = _decided(calibration, answers[0])
     return Probed(
         cluster=found if search is None else with_found_racks(found, search),

@@ -6,12 +6,12 @@ that the result is a property of the node and not of a peer. Every rank computes
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from autosync.specs.cluster import ClusterSpec, Rack
-from autosync.specs.uplinks import nodes_behind, racks_around
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.uplinks import ends_of_uplink, nodes_behind, racks_around, reach
 from autosync.trials.probe.request import StreamKind
 
 PEERS_WIDER = 3.0
@@ -79,8 +79,8 @@ def plan_schedule(cluster: ClusterSpec) -> Schedule:
     trips: list[Trip] = []
     if len(cluster.nodes) > 1:
         for index, node in enumerate(cluster.nodes):
-            outward = _peers(cluster, index, out=True)
-            inward = _peers(cluster, index, out=False)
+            outward = peers_of(cluster, index, out=True)
+            inward = peers_of(cluster, index, out=False)
             out = _flows(ranks, [(index, peer) for peer in outward], node.bandwidth_out)
             into = _flows(ranks, [(peer, index) for peer in inward], node.bandwidth_in)
             streams.append(Stream(kind="out", subject=node.name, flows=out))
@@ -90,8 +90,8 @@ def plan_schedule(cluster: ClusterSpec) -> Schedule:
             there, back = ranks[outward[0]][0], ranks[inward[0]][0]
             trips.append(Trip(kind="out", subject=node.name, source=here, destination=there))
             trips.append(Trip(kind="in", subject=node.name, source=back, destination=here))
-        for rack, behind in zip(cluster.racks, nodes_behind(cluster), strict=True):
-            streams += _rack_streams(cluster, ranks, rack, behind)
+        for rack in range(len(cluster.racks)):
+            streams += _rack_streams(cluster, ranks, rack)
     return Schedule(streams=tuple(streams), trips=tuple(trips))
 
 
@@ -118,7 +118,7 @@ def adapted(stream: Stream, outward: Collection[int], rates: Mapping[StreamKind,
     return replace(stream, flows=flows)
 
 
-def _peers(cluster: ClusterSpec, index: int, *, out: bool) -> list[int]:
+def peers_of(cluster: ClusterSpec, index: int, *, out: bool) -> list[int]:
     """Return the peers of a node: nodes of the same rack first, then wide links, then the order of the file."""
     node, around = cluster.nodes[index], racks_around(cluster)
 
@@ -162,11 +162,9 @@ def _within_streams(cluster: ClusterSpec, ranks: tuple[tuple[int, ...], ...]) ->
             yield Stream(kind="within", subject=node.name, flows=(flow,))
 
 
-def _rack_streams(
-    cluster: ClusterSpec, ranks: tuple[tuple[int, ...], ...], rack: Rack, inside: Sequence[int]
-) -> Iterator[Stream]:
+def _rack_streams(cluster: ClusterSpec, ranks: tuple[tuple[int, ...], ...], position: int) -> Iterator[Stream]:
     """Yield the streams between the nodes of a rack and nodes elsewhere: all pairs send at the same time."""
-    outside = _outside(cluster, rack, inside)
+    rack, inside, outside = cluster.racks[position], nodes_behind(cluster)[position], nodes_beyond(cluster, position)
     if not inside or not outside:
         return
     longest = max(len(inside), len(outside))
@@ -176,15 +174,16 @@ def _rack_streams(
     yield Stream(kind="rack_in", subject=rack.name, flows=_flows(ranks, back, rack.uplink_in))
 
 
-def _outside(cluster: ClusterSpec, rack: Rack, inside: Sequence[int]) -> list[int]:
-    """Return the nodes that can fill a rack's uplink: those of its pod if they are fast enough, or else all others."""
+def nodes_beyond(cluster: ClusterSpec, rack: int) -> list[int]:
+    """Return the nodes that fill a rack's uplink: those of its pod if they are fast enough, or else all others."""
+    around, inside, facts = racks_around(cluster), nodes_behind(cluster)[rack], cluster.racks[rack]
     others = [index for index in range(len(cluster.nodes)) if index not in inside]
-    behind = zip(cluster.racks, nodes_behind(cluster), strict=True)
-    in_pod = {index for pod, nodes in behind if pod.name == rack.rack for index in nodes}
-    near = [index for index in others if index in in_pod]
-    takes = sum(cluster.nodes[index].bandwidth_in for index in near)
-    gives = sum(cluster.nodes[index].bandwidth_out for index in near)
-    return near if takes >= rack.uplink_out and gives >= rack.uplink_in else others
+    if facts.rack is None:
+        return others
+    _, upper = ends_of_uplink(cluster, rack)
+    near = [index for index in others if around[index][0] == upper[0]]
+    takes, gives = (reach(cluster, upper, near, to_nodes=way) for way in (True, False))
+    return near if takes >= facts.uplink_out and gives >= facts.uplink_in else others
 
 
 def trip_bytes(rate: float) -> tuple[int, ...]:

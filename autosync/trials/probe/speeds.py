@@ -10,6 +10,7 @@ import torch
 
 from autosync.errors import InputError
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster_racks import with_nodes
 from autosync.specs.task import Task
 from autosync.trials.probe.request import RankAnswer
 from autosync.trials.probe.schedule import all_workers
@@ -51,7 +52,7 @@ def speeds_of(cluster: ClusterSpec, answers: Sequence[RankAnswer]) -> dict[str, 
 
 
 def alike(speeds: Mapping[str, float]) -> dict[str, float]:
-    """Give nodes that are equally fast the same speed, two digits of it; those as fast as the first node have 1."""
+    """Give nodes that are equally fast the same speed, three digits of it; those as fast as the first node have 1."""
     classes: list[list[float]] = []
     of_node: dict[str, int] = {}
     for name, speed in sorted(speeds.items(), key=lambda item: item[1]):
@@ -61,10 +62,10 @@ def alike(speeds: Mapping[str, float]) -> dict[str, float]:
         of_node[name] = len(classes) - 1
     usual = of_node[next(iter(speeds))]
     typical = [float(np.median(one)) for one in classes]
-    return {name: round(typical[of_node[name]] / typical[usual], 2) for name in speeds}
+    return {name: float(f"{typical[of_node[name]] / typical[usual]:.3g}") for name in speeds}
 
 
 def with_speeds(cluster: ClusterSpec, speeds: Mapping[str, float]) -> ClusterSpec:
     """Return the cluster with these speeds of its worker nodes."""
     nodes = [replace(node, compute=speeds[node.name]) if node.name in speeds else node for node in cluster.nodes]
-    return replace(cluster, nodes=tuple(nodes))
+    return with_nodes(cluster, nodes)

@@ -99,11 +99,32 @@ def test_a_link_that_halves_when_both_directions_are_full(cluster: ClusterSpec) 
     assert find(cluster, measured) == [("half_duplex", "n0")] * 2
 
 
-def test_an_uplink_is_held_against_its_claim(cluster: ClusterSpec) -> None:
+def _racked(cluster: ClusterSpec, uplink: float) -> ClusterSpec:
+    """The first two nodes in a rack with an uplink of this rate in Mbit/s."""
     nodes = tuple(replace(one, rack="east") for one in cluster.nodes[:2]) + cluster.nodes[2:]
-    racked = replace(cluster, nodes=nodes, racks=(Rack(name="east", uplink_out=1e9, uplink_in=1e9),))
-    rack = RackCalibration(name="east", rate_out=about(5e8), rate_in=about(0.98e9))
-    assert find(racked, calibration(node("n0", 495), racks=(rack,))) == [("slow_link", "east")]
+    return replace(cluster, nodes=nodes, racks=(Rack(name="east", uplink_out=uplink * MBIT, uplink_in=uplink * MBIT),))
+
+
+def test_an_uplink_is_held_against_its_claim(cluster: ClusterSpec) -> None:
+    rack = RackCalibration(name="east", rate_out=about(400 * MBIT), rate_in=about(780 * MBIT))
+    measured = calibration(node("n0", 495), racks=(rack,))
+    assert find(_racked(cluster, 800), measured) == [("slow_link", "east")]
+    out = replace(measured, racks=(replace(rack, rate_in=None),))
+    (found,) = findings.find(_racked(cluster, 2000), out, [answer(0)])
+    assert "where the file says 2 Gbit/s and the links at its ends allow 995 Mbit/s (40%)" in str(found)
+
+
+def test_an_uplink_that_its_nodes_cannot_fill_is_not_slow(cluster: ClusterSpec) -> None:
+    rack = RackCalibration(name="east", rate_out=about(970 * MBIT), rate_in=about(970 * MBIT))
+    nodes = [node(f"n{i}", 490) for i in range(4)]
+    assert find(_racked(cluster, 4000), calibration(*nodes, racks=(rack,))) == []
+
+
+def test_a_link_wider_than_its_peers_is_not_slow(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(*[rate * MBIT for rate in (10_000, 1000, 1000, 1000)])
+    others = [node(f"n{i}", 990) for i in (1, 2, 3)]
+    assert find(cluster, calibration(node("n0", 2900), *others)) == []
+    assert find(cluster, calibration(node("n0", 2900, 1500), *others)) == [("slow_link", "n0")]
 
 
 def test_alike_hosts_are_compared(make_cluster: MakeCluster) -> None:
@@ -135,6 +156,14 @@ def test_a_rank_that_computes_slower_is_found(cluster: ClusterSpec) -> None:
     found = findings.find(cluster, calibration(*nodes), [answer(rank) for rank in range(8)])
     assert [(one.kind, one.subject) for one in found] == [("imbalance", "n1")]
     assert "1.40 times as long as most" in found[0].message
+
+
+def test_a_node_that_only_serves_keeps_nothing_waiting(cluster: ClusterSpec) -> None:
+    nodes = [node(f"n{i}", 495) for i in range(4)]
+    nodes[3] = node("n3", 495, compute_seconds=(about(0.003),))
+    server = replace(cluster.nodes[3], role="server", devices=0)
+    assert find(cluster, calibration(*nodes)) == [("imbalance", "n3")]
+    assert find(replace(cluster, nodes=(*cluster.nodes[:3], server)), calibration(*nodes)) == []
 
 
 @pytest.mark.parametrize(

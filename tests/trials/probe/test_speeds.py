@@ -58,6 +58,18 @@ def test_small_differences_are_none() -> None:
     assert set(alike({"a": 1.0, "b": 0.98, "c": 1.02}).values()) == {1.0}
 
 
+def test_a_very_slow_node_has_a_speed_too() -> None:
+    assert alike({"a": 1.0, "b": 0.00423}) == {"a": 1.0, "b": 0.00423}
+
+
+def test_nodes_that_were_declared_alike_may_have_different_speeds() -> None:
+    cluster = load_cluster("4-hosts")
+    names = [node.name for node in cluster.nodes]
+    found = with_speeds(cluster, dict(zip(names, (1.0, 1.0, 0.5, 0.5), strict=True)))
+    assert [node.compute for node in found.nodes] == [1.0, 1.0, 0.5, 0.5]
+    assert found.alike == (tuple(names[:2]), tuple(names[2:]))
+
+
 def test_nodes_that_are_one_machine_are_refused() -> None:
     with pytest.raises(InputError, match="all its nodes are this machine"):
         probe(load_cluster("4-hosts"), task="model.py")
