@@ -113,10 +113,13 @@ def proof_baselines(
 
 
 def baseline_families(model: ModelSpec, cluster: ClusterSpec, contains: Callable[[Strategy], bool]) -> BaselineFamilies:
-    """Return the members of both families that may be tried. The presets are exact ones only."""
+    """Return the members of both families that may be tried. The presets are exact ones only.
+
+    A task that weighs its batches has no buckets: stock DDP, which runs them, would train it otherwise.
+    """
     default = candidate("preset:ddp", build_preset("ddp", model, cluster), model, cluster)
     buckets: dict[str, Candidate] = {}
-    for cap in CAPS_MIB:
+    for cap in () if model.weighs else CAPS_MIB:
         strategy = build_preset("ddp_cap", model, cluster, cap_bytes=int(cap * MIB))
         one = candidate(f"preset:ddp_cap({cap:g} MiB)", strategy, model, cluster)
         assert one.strategy is not None, "a preset is a strategy"

@@ -38,6 +38,7 @@ from autosync.search.study_folder import (
     new_study_folder,
     read_settings,
 )
+from autosync.search.target import check_target
 from autosync.search.trust.next_trials import TRAINING_SECONDS
 from autosync.search.tuning_plan import TuningPlan
 from autosync.simulators.catalogue import SIMULATORS
@@ -159,6 +160,7 @@ def _new(
         spec = checked_cuts(task, spec, cluster_spec)
     if (words := profile_warning(spec)) is not None:
         progress.note(words)
+    check_target(settings.get("target", "autosync"), spec)
     folder = new_study_folder(study, spec, cluster_spec)
     return TuningPlan(
         settings=StudySettings(name=folder.path.name, task=task, cluster=cluster_name(cluster), **settings),
@@ -195,6 +197,7 @@ def _replayed(
     """Return the plan of a new study that searches recorded trials."""
     names = (None if model is None else model_name(model), None if cluster is None else cluster_name(cluster))
     pool = read_pool(replay, model=names[0], cluster=names[1])
+    check_target(settings.get("target", "autosync"), pool.model)
     folder = new_study_folder(study, pool.model, pool.cluster)
     return TuningPlan(
         settings=StudySettings(
@@ -216,7 +219,7 @@ def _resumed(
     begun = read_settings(folder)
     if begun.is_script:
         rule = "the trials of such a study are steps of a training, which has ended"
-        hint = f"autosync tune --cluster {begun.cluster} -- {begun.task}"
+        hint = begun.tune_command()
         raise InputError(f"{name} tuned a script, and cannot be resumed", rule=rule, hint=hint)
     given = {key: settings[key] for key in CHANGEABLE if key in settings}
     if storage is not None and (begun.storage is None or without_password(storage) != begun.storage):

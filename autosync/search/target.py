@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from autosync.errors import DoesNotApplyError
 from autosync.plan.lowering import lower
 from autosync.plan.types import Plan
 from autosync.search.node_memory import NodeMemory
@@ -19,7 +20,7 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.codecs import Cast, Codec, PowerSGD
-from autosync.strategy.emit.ddp import as_ddp_fills, why_not_ddp
+from autosync.strategy.emit.ddp import WEIGHED, as_ddp_fills, why_not_ddp
 from autosync.strategy.emit.hooks import TORCH_COMPRESSION_RATE
 from autosync.strategy.presets.buckets import ready_buckets
 from autosync.strategy.presets.common import is_sparse_to_ddp
@@ -36,6 +37,12 @@ SMALLEST_CAP_BYTES = 16 * 1024
 RANKS = (1, 2, 4)
 P_HOOK = 0.5
 """The chance that a sample has a codec where codecs are allowed."""
+
+
+def check_target(target: Target, model: ModelSpec) -> None:
+    """Raise DoesNotApplyError if the target can express no strategy of a model."""
+    if target == "ddp" and model.weighs:
+        raise DoesNotApplyError(f"--target ddp for {model.name}", rule=WEIGHED, hint="leave out --target")
 
 
 def ddp_limits(allow: Sequence[InexactClass]) -> Limits:
@@ -146,12 +153,15 @@ class DdpDomain:
             AllReduce(),
             stands_alone=lambda v: is_sparse_to_ddp(v, self.model, self.cluster),
         )
+        if any(not isinstance(message.synchroniser, AllReduce) for message in messages):
+            # torch's hook would encode their rows too.
+            codec = None
         encoded = (part for message in messages for part in self._encoded(message, codec))
         return Strategy(messages=tuple(encoded))
 
     def _encoded(self, message: Message, codec: Codec | None) -> list[Message]:
         """Return the messages of a bucket with the codec: the part that it encodes, and the rest unchanged."""
-        if codec is None or not isinstance(message.synchroniser, AllReduce):
+        if codec is None:
             return [message]
         if not isinstance(codec, PowerSGD):
             return [replace(message, codec=codec)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autosync.errors import DoesNotApplyError
@@ -10,7 +10,7 @@ from autosync.search.candidates import default_as_strategy
 from autosync.search.guarantee import ProofResult
 from autosync.search.trial_runner import TrialRunner
 from autosync.strategy.bundle import Bundle, save_bundle
-from autosync.strategy.emit.ddp import settings_for, why_not_ddp
+from autosync.strategy.emit.ddp import WEIGHED, settings_for, why_not_ddp
 from autosync.strategy.emit.script import call, emit_settings
 from autosync.strategy.emit.settings import DdpSettings
 
@@ -51,7 +51,11 @@ def usage(winner: ProofResult, bundle: Bundle, path: Path, *, script: Path) -> W
     """
     settings = winner.contestant.settings
     if settings is not None:
-        return _with_stock_ddp(settings, bundle, script)
+        found = _with_stock_ddp(settings, bundle, script)
+        if not bundle.model.weighs:
+            return found
+        more = f"but {WEIGHED}; to weigh them, train with {path} (docs/shares.md)"
+        return replace(found, lines=(*found.lines, more))
     try:
         settings, refusal = settings_for(bundle.strategy, bundle.model, bundle.cluster), ""
     except DoesNotApplyError:

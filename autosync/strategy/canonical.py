@@ -3,8 +3,8 @@
 The lowering lowers the canonical form, so strategies with equal ids have equal plans. The rules, in order:
 
 1.  periodic averaging every step without an outer optimizer becomes an all-reduce of gradients (`every: 1` means this)
-2.  with one worker every synchroniser becomes a plain all-reduce, which moves nothing; periodic averaging stays,
-    because its outer optimizer also steps with one worker
+2.  with one worker every synchroniser becomes a plain all-reduce, without codec and slices, which moves nothing;
+    periodic averaging stays, because its outer optimizer also steps with one worker
 3.  halving-doubling and `levels` between two ranks become a ring
 4.  hierarchical is dropped on a flat cluster (one rank on each node, or one node); a local proxy is dropped where
     each node has one rank, or where all workers are on the server's own node
@@ -15,7 +15,8 @@ The lowering lowers the canonical form, so strategies with equal ids have equal 
 9.  the name is dropped
 10. weights of trees are divided by their common divisor; `down` is dropped where it equals `up`
 11. shares that are all equal are dropped
-12. a slack without stages, or where all forward passes come first, is dropped, and so is `recompute` without stages
+12. a slack without stages, or where all forward passes come first, is dropped; without stages `recompute` and
+    `send_units` are dropped too, and the schedule becomes the usual one
 13. input settings that have no effect (of workers without workers, of a cache without a cache) become the defaults;
     settings that are all at their defaults are dropped for a task with a dataset, whose loader has these anyway
 14. a batching that the model has without it is dropped; with one worker, examples are dealt by count
@@ -37,7 +38,7 @@ from autosync.strategy.input_settings import canonical_input
 from autosync.strategy.parts import Partition, PartName
 from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.shares import are_even
-from autosync.strategy.stages import UNFLUSHED
+from autosync.strategy.stages import UNFLUSHED, USUAL_SCHEDULE
 from autosync.strategy.synchronisers.all_reduce import PLAIN
 from autosync.strategy.synchronisers.base import Synchroniser
 
@@ -66,6 +67,7 @@ def canonical(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Str
         name="",
         stages=strategy.stages if has_times else tuple(replace(stage, units=()) for stage in strategy.stages),
         shares=() if are_even(strategy.shares) else strategy.shares,
+        schedule=strategy.schedule if strategy.stages else USUAL_SCHEDULE,
         recompute=strategy.recompute and bool(strategy.stages),
         slack=strategy.slack if strategy.stages and strategy.schedule != "gpipe" else 0,
         send_units=strategy.send_units if has_times else 0,

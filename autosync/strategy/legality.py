@@ -15,12 +15,12 @@ from autosync.errors import DoesNotApplyError, Path, Problem, did_you_mean
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec, Variable
 from autosync.strategy.backends import BACKENDS
-from autosync.strategy.codecs import Cast, PowerSGD
+from autosync.strategy.codecs import Cast, PowerSGD, TopK
 from autosync.strategy.parts import Part, Partition
 from autosync.strategy.representation import Message, Strategy, all_parts
 from autosync.strategy.shares import are_even, share_problems
 from autosync.strategy.stage_rules import stage_problems
-from autosync.strategy.synchronisers.rules import Finding, MessageFacts
+from autosync.strategy.synchronisers.rules import ALONE, PLACE, Finding, MessageFacts
 
 MAX_PARTS = 4096
 MAX_SLICES = 65_536
@@ -45,7 +45,7 @@ def problems(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> list
         return cut
     parts = all_parts(strategy, model)
     found = [*_overlap_problems(strategy, model), *_share_problems(strategy, model, cluster)]
-    found += [*stage_problems(strategy, model, cluster), *_batching_problems(strategy, model)]
+    found += [*stage_problems(strategy, model, cluster), *_batching_problems(strategy, model, cluster)]
     found += _distribution_problems(strategy, parts)
     rules = _Rules(model, cluster)
     for position, message in enumerate(strategy.messages):
@@ -76,7 +76,7 @@ def _overlap_problems(strategy: Strategy, model: ModelSpec) -> Iterator[Problem]
         yield Problem(what="overlap forward", rule=rule, path=("overlap",))
 
 
-def _batching_problems(strategy: Strategy, model: ModelSpec) -> Iterator[Problem]:
+def _batching_problems(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Iterator[Problem]:
     batching, graphs = strategy.batching, model.graphs
     if graphs is not None and not are_even(strategy.shares):
         rule = "a model of graphs has even shares; examples are dealt by cost instead"
@@ -95,6 +95,11 @@ def _batching_problems(strategy: Strategy, model: ModelSpec) -> Iterator[Problem
     if batching.dealing == "cost" and not graphs.knows_dealing:
         rule = graphs.undealt or "the profile did not compare deals"
         yield Problem(what="examples dealt by cost", rule=rule, path=("batching", "dealing"))
+    if batching.dealing == "cost" and cluster.num_workers > 1:
+        for position, message in enumerate(strategy.messages):
+            if message.synchroniser.trains_apart:
+                what = f"{message.synchroniser.kind} with examples dealt by cost"
+                yield Problem(what=what, rule=ALONE, path=("messages", position, "synchroniser"))
 
 
 def _share_problems(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Iterator[Problem]:
@@ -198,7 +203,9 @@ class _Rules:
             backend=self.backend,
             nodes=self.nodes,
         )
-        return message.synchroniser.problems(facts)
+        yield from message.synchroniser.problems(facts)
+        if message.synchroniser.trains_apart and self.model.weighs and self.cluster.num_workers > 1:
+            yield PLACE, f"{message.synchroniser.kind} in a task that weighs its batches", ALONE
 
     def _codec(self, message: Message, parts: Sequence[Part]) -> Iterator[Finding]:
         codec = message.codec
@@ -212,6 +219,8 @@ class _Rules:
         if self.model.loss_scaling:
             rule = "scaled gradients overflow now and then, and no codec takes infinities"
             yield place, f"{codec.kind} in a task that scales its loss", rule
+        if isinstance(codec, TopK) and codec.momentum and self.cluster.num_workers == 1:
+            yield place, f"{codec.kind} with momentum on one worker", "its momentum would be lost: nothing is sent"
         if not isinstance(codec, Cast) and synchroniser.passes_sums_on:
             yield place, f"{codec.kind} where sums are passed on", SUMMABLE_ONLY
         route = synchroniser.route

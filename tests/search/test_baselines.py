@@ -61,6 +61,14 @@ def test_what_may_not_be_tried_is_no_baseline(large: ModelSpec, cluster: Cluster
     assert none.best("bucket", [], ByMessages(), measure=lambda _: 1.0) is None
 
 
+def test_buckets_of_stock_ddp_are_no_baselines_of_a_task_that_weighs_its_batches(
+    baselines: BaselineFamilies, large: ModelSpec, cluster: ClusterSpec
+) -> None:
+    found = baseline_families(replace(large, weighs=True), cluster, lambda strategy: strategy.is_exact)
+    assert found.buckets == {}
+    assert found.presets.keys() >= baselines.presets.keys()
+
+
 def test_the_most_promising_are_measured_and_the_fastest_is_best(baselines: BaselineFamilies) -> None:
     asked: list[Candidate] = []
 

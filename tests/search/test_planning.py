@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autosync.datasets.schema import Record
-from autosync.errors import AutosyncError, InputError, UnknownNameError
+from autosync.errors import AutosyncError, DoesNotApplyError, InputError, UnknownNameError
 from autosync.launchers.local import LocalLauncher
 from autosync.search.candidates import STOCK_DDP
 from autosync.search.planning import plan_tuning
@@ -159,6 +159,14 @@ def test_unknown_names_are_told_with_the_known_ones() -> None:
     for settings, words in (({"proposer": "lerned"}, "unknown proposer"), ({"simulator": "no"}, "unknown simulator")):
         with pytest.raises(UnknownNameError, match=words):
             plan_tuning(model="model.yaml", cluster="pair.yaml", study="s", settings=settings)
+
+
+def test_stock_ddp_is_no_target_where_batches_weigh(model: ModelSpec) -> None:
+    save_model(replace(model, weighs=True), "weighing.yaml")
+    words = "--target ddp for tiny .the task weighs its batches, and DDP takes the plain mean of the ranks' gradients"
+    with pytest.raises(DoesNotApplyError, match=words):
+        plan_tuning(model="weighing.yaml", cluster="pair.yaml", study="s", settings={"target": "ddp"})
+    assert plan_tuning(model="weighing.yaml", cluster="pair.yaml", study="s", settings={}).model.weighs
 
 
 def test_a_storage_that_is_none_is_told_before_a_task_is_run(told: Told) -> None:

@@ -75,6 +75,17 @@ def test_codecs_only_where_they_are_allowed(resnet: ModelSpec) -> None:
     assert any(m.codec == Cast() for _ in range(40) for m in on_nccl.sample(rng).messages)
 
 
+def test_where_rows_are_gathered_no_strategy_has_a_codec() -> None:
+    model, rng = load_model("ncf_small"), random.Random(3)
+    domain = DdpDomain(model=model, cluster=THREE, allow=("lossy",))
+    encoded = build_preset("fp16", model, THREE)
+    assert not domain.contains(encoded)
+    for _ in range(20):
+        for one in (domain.sample(rng), domain.mutate(encoded, rng), domain.crossover(encoded, encoded, rng)):
+            assert domain.contains(one)
+            assert one.is_exact
+
+
 @pytest.mark.parametrize("preset", ["ps", "sharded", "p3", "all_reduce_chunks", "ddp"])
 def test_whatever_is_near_is_in_the_domain(preset: str, resnet: ModelSpec) -> None:
     domain = DdpDomain(model=resnet, cluster=THREE)

@@ -103,6 +103,16 @@ def test_our_engine_is_two_lines_and_says_whether_stock_ddp_could(trials: TrialR
     assert both.lines[-1].endswith("autosync emit best.yaml --to ddp -o tuned_ddp.py")
 
 
+def test_for_a_task_that_weighs_its_batches_stock_ddp_is_not_recommended(trials: TrialRunner) -> None:
+    weighing = replace(trials, preparer=TrialPreparer(replace(trials.model, weighs=True), trials.cluster))
+    reason = "the task weighs its batches, and DDP takes the plain mean of the ranks' gradients"
+    ours = _usage(weighing, _contest(weighing, _preset(weighing, "all_reduce_per_variable")))
+    assert ours.settings is None
+    assert ours.lines[-1] == f"stock DDP cannot do the same: {reason}"
+    default = _usage(weighing, _contest(weighing, STOCK_DDP, "default"))
+    assert default.lines[1:] == (f"but {reason}; to weigh them, train with best.yaml (docs/shares.md)",)
+
+
 def test_nodes_that_only_serve_are_spoken_of(trials: TrialRunner) -> None:
     server = Node(name="spare", host="spare", role="server", devices=0, bandwidth_out=1e9, bandwidth_in=1e9)
     cluster = replace(trials.cluster, nodes=(*trials.cluster.nodes, server))

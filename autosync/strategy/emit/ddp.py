@@ -10,7 +10,8 @@ the bucket; the roundest number of this range is taken.
 If some steps leave parameters out, DDP must search for unused ones. It then never fills its buckets anew, and keeps
 those in the order of declaration.
 
-All other strategies are refused with a reason. A codec must be one of torch's communication hooks.
+All other strategies are refused with a reason, and so are all strategies of a task that weighs its batches. A codec
+must be one of torch's communication hooks, which encode every bucket.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from autosync.strategy.representation import Message, Strategy, without
 from autosync.strategy.synchronisers.all_reduce import AllReduce
 from autosync.strategy.synchronisers.sparse_gather import SparseGather
 
+WEIGHED = "the task weighs its batches, and DDP takes the plain mean of the ranks' gradients"
 RULE = "what stock DDP does: one all-reduce of whole gradients a bucket, in the order in which they become ready"
 
 
@@ -144,7 +146,7 @@ def buckets_under(settings: DdpSettings, model: ModelSpec, cluster: ClusterSpec)
     return assign_by_size(variables, settings.limits_bytes, lambda v: is_sparse_to_ddp(v, model, cluster))
 
 
-def _of_whole_step(form: Strategy) -> list[tuple[bool, str]]:
+def _of_whole_step(form: Strategy, model: ModelSpec) -> list[tuple[bool, str]]:
     """Return what DDP cannot do of the settings of a whole step, and whether the strategy does it."""
     return [
         (form.overlap != "backward", "transfers overlap the next forward pass, and DDP's end when backward returns"),
@@ -153,6 +155,7 @@ def _of_whole_step(form: Strategy) -> list[tuple[bool, str]]:
             bool(form.shares),
             "the ranks compute uneven shares of the batch, and DDP takes the plain mean of their gradients",
         ),
+        (model.weighs, WEIGHED),
         (
             form.batching is not None,
             "the strategy says how graphs are batched and dealt to ranks, and DDP has no setting for it",
@@ -162,7 +165,7 @@ def _of_whole_step(form: Strategy) -> list[tuple[bool, str]]:
 
 
 def _reasons(form: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Iterator[str]:
-    yield from (reason for is_so, reason in _of_whole_step(form) if is_so)
+    yield from (reason for is_so, reason in _of_whole_step(form, model) if is_so)
     wrong: dict[str, list[str]] = {}
     for message in form.messages:
         for name, what in _message_reasons(message, model, cluster):
@@ -210,7 +213,13 @@ def _message_reasons(message: Message, model: ModelSpec, cluster: ClusterSpec) -
 
 
 def _hook(form: Strategy, model: ModelSpec, cluster: ClusterSpec) -> CommunicationHook:
-    return hook_of([m for m in form.messages if isinstance(m.synchroniser, AllReduce)], model, cluster.backend)
+    hook = hook_of([m for m in form.messages if isinstance(m.synchroniser, AllReduce)], model, cluster.backend)
+    gathered = next((m for m in form.messages if isinstance(m.synchroniser, SparseGather)), None)
+    if hook.codec is None or gathered is None:
+        return hook
+    # The Reducer calls the hook for a sparse gradient's bucket as for any other.
+    reason = f"the rows of {gathered.parts[0]} travel as they are, and torch's hook sees every bucket"
+    return replace(hook, reason=reason)
 
 
 def _apart(messages: Sequence[Message], model: ModelSpec, cluster: ClusterSpec) -> str:

@@ -11,6 +11,7 @@ from autosync.specs.model import ModelSpec, Variable
 from autosync.strategy.backends import BACKENDS
 from autosync.strategy.parts import Part
 from autosync.strategy.representation import Message
+from autosync.strategy.shapes.links import node_rates
 from autosync.strategy.synchronisers.parameter_server import ParameterServer
 from autosync.strategy.synchronisers.sparse_gather import SparseGather
 
@@ -107,7 +108,7 @@ def balanced_shares(servers: Sequence[Node], cluster: ClusterSpec, *, has_proxie
     own (1 - p) + others p pass its interface in each direction. Rates are the probed ones, else those of the file.
     """
     num_senders = len(cluster.worker_groups()) if has_proxies else cluster.num_workers
-    rates = [_probed_rate(node, cluster) for node in servers]
+    rates = [min(node_rates(cluster, cluster.node_index(node.name))) for node in servers]
     own = [min(node.devices, 1) if has_proxies else node.devices for node in servers]
     slopes = [num_senders - 2 * count for count in own]
     if min(slopes) <= 0:
@@ -123,13 +124,6 @@ def balanced_shares(servers: Sequence[Node], cluster: ClusterSpec, *, has_proxie
         middle = (low + high) / 2
         low, high = (low, middle) if sum(shares_by(middle)) >= 1.0 else (middle, high)
     return shares_by(high)
-
-
-def _probed_rate(node: Node, cluster: ClusterSpec) -> float:
-    found = cluster.calibration.node(node.name) if cluster.calibration else None
-    rates = (found.rate_out, found.rate_in) if found is not None else ()
-    probed = [rate.value for rate in rates if rate is not None and rate.value > 0]
-    return min(probed) if len(probed) == 2 else interface_rate(node)
 
 
 def interface_rate(node: Node) -> float:

@@ -108,6 +108,9 @@ def dgc(model: ModelSpec, cluster: ClusterSpec, *, ratio: float = 0.001, momentu
     if codec.momentum and model.optimizer.state_slots:
         rule = "DGC's momentum takes the place of the optimizer's: SGD without momentum"
         raise DoesNotApplyError(f"{model.optimizer.name} keeps a state of its own", rule=rule)
+    if codec.momentum and cluster.num_workers == 1:
+        rule = "nothing is sent, so DGC's momentum would be lost, and the optimizer has none"
+        raise DoesNotApplyError(f"{cluster.name} has one worker", rule=rule)
     if model.clip_norm is not None:
         rule = "DGC clips each worker's gradient before it adds it up; a task's clip_norm would clip what it sends"
         raise DoesNotApplyError(f"{model.name} clips its gradients", rule=rule)

@@ -62,5 +62,7 @@ def batching_choice(model: ModelSpec, cluster: ClusterSpec, limits: Limits) -> B
 
 
 def batched(strategy: Strategy, batching: GraphBatching | None) -> Strategy:
-    """Return the strategy with this batching."""
+    """Return the strategy with this batching. Examples are dealt by count if its ranks train apart (see `legality`)."""
+    if batching is not None and any(message.synchroniser.trains_apart for message in strategy.messages):
+        batching = replace(batching, dealing="count")
     return strategy if strategy.batching == batching else replace(strategy, name="", batching=batching)

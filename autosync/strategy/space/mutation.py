@@ -90,7 +90,7 @@ class Mutator:
         if any(map(has_trees, strategy.messages)) and rng.random() < P_TREES:
             return change_trees(self._room, strategy, rng)
         changed = draw_weighted(rng, CHANGE_WEIGHTS)(self._room, strategy, rng)
-        return changed and divided(changed, changed.shares)
+        return changed and batched(divided(changed, changed.shares), changed.batching)
 
     def _canonical_of(self, strategy: Strategy) -> Strategy:
         known = self._canonical.get(id(strategy))

@@ -12,7 +12,7 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.strategy.synchronisers.all_reduce import AllReduce
 from autosync.strategy.synchronisers.base import Bounds, Outside, Synchroniser, Topology, plain_topologies
 from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
-from autosync.strategy.synchronisers.rules import PLACE, Finding, MessageFacts
+from autosync.strategy.synchronisers.rules import ALONE, PLACE, Finding, MessageFacts
 from autosync.strategy.wording import spread
 
 
@@ -32,7 +32,7 @@ class Periodic(Synchroniser):
 
     template: ClassVar[str] = "autosync.plan.templates.periodic:periodic_template"
     weight: ClassVar[float] = 0.1
-    refuses_shares: ClassVar[str] = "each rank trains alone, and nothing says how much a rank's own steps are worth"
+    refuses_shares: ClassVar[str] = ALONE
 
     def __post_init__(self) -> None:
         if self.every < 1:

@@ -18,6 +18,8 @@ Finding = tuple[Path, str, str]
 """A broken rule: the path within the message, the mistake, and the rule."""
 
 PLACE: Path = ("synchroniser",)
+ALONE = "each rank trains alone, and nothing says how much a rank's own steps are worth"
+"""The rule where ranks that train apart would have steps of unlike weights."""
 
 
 class Routes(Protocol):

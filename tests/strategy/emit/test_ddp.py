@@ -225,6 +225,28 @@ def test_sparse_gradients_stand_alone_as_torch_has_them() -> None:
     ]
 
 
+@pytest.mark.parametrize("codec", [Cast(dtype="float16"), PowerSGD(rank=1)])
+def test_a_hook_would_encode_gathered_rows_too(codec: Cast | PowerSGD) -> None:
+    model = _model(
+        Variable(name="w", shape=(64, 32), use=1, ready=0),
+        Variable(
+            name="t", shape=(50, 4), kind="embedding", touched_rows=2.0, max_touched_rows=4, sparse=True, use=0, ready=1
+        ),
+    )
+    dense, rows = Message(parts=("w",)), Message(parts=("t",), synchroniser=SparseGather())
+    assert why_not_ddp(Strategy(messages=(dense, rows)), model, THREE) == []
+    assert why_not_ddp(Strategy(messages=(replace(dense, codec=codec), rows)), model, THREE) == [
+        "the rows of t travel as they are, and torch's hook sees every bucket"
+    ]
+
+
+def test_a_task_that_weighs_its_batches_is_refused() -> None:
+    reason = "the task weighs its batches, and DDP takes the plain mean of the ranks' gradients"
+    assert why_not_ddp(_whole(), replace(LINEAR, weighs=True), THREE) == [reason]
+    with pytest.raises(DoesNotApplyError, match=reason):
+        settings_for(_whole(), replace(LINEAR, weighs=True), THREE)
+
+
 def test_what_is_never_used_is_frozen_first() -> None:
     never = Untrained(name="never", shape=(4,), reason="unused")
     frozen = Untrained(name="frozen", shape=(4,), reason="frozen")

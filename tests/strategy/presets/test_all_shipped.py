@@ -14,8 +14,9 @@ from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model, shipped_models
 from autosync.strategy.cuts import smallest_divisor
 from autosync.strategy.legality import MAX_PARTS
-from autosync.strategy.presets import preset_names
+from autosync.strategy.presets import build_preset, preset_names
 from autosync.strategy.presets.pipelines import PIPELINES
+from autosync.strategy.representation import Strategy
 from autosync.strategy.stage_rules import why_undivided
 from autosync.testing.presets import check_preset
 
@@ -86,15 +87,16 @@ def test_legal_the_same_from_a_file_and_lowered_or_refused_with_the_reason(
     """On both backends, or on each cluster with one of them in turn."""
     model = load_model(name)
     turn = preset_names().index(preset) + QUICK.index(name) if not on_both else 0
+    known: dict[str, Strategy] = {}
     for number, cluster in enumerate(_clusters()):
         if not on_both and (number // 2 + number + turn) % 2:
             continue
         reason = _refusal(preset, model, cluster)
         if reason:
             with pytest.raises(DoesNotApplyError, match=reason):
-                check_preset(preset, model, cluster)
+                check_preset(preset, model, cluster, known=known)
         else:
-            assert check_preset(preset, model, cluster).name == preset
+            assert check_preset(preset, model, cluster, known=known).name == preset
 
 
 def test_each_preset_applies_somewhere_and_the_quick_models_ship() -> None:
@@ -120,3 +122,16 @@ def test_what_is_not_as_it_should_be_is_told(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("autosync.testing.presets.parse_strategy", lambda document: None)
     with pytest.raises(AssertionError, match=r"ddp reads back from s\.yaml as another strategy"):
         check_preset("ddp", model, cluster)
+
+
+def test_the_same_file_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, cluster = load_model("ncf"), load_cluster("4-hosts")
+    known: dict[str, Strategy] = {}
+    found = check_preset("ddp", model, cluster, known=known)
+    monkeypatch.setattr("autosync.testing.presets.parse_strategy", lambda document: None)
+    assert check_preset("ddp", model, cluster, known=known) == found
+    with pytest.raises(AssertionError, match=r"ps reads back from s\.yaml as another strategy"):
+        check_preset("ps", model, cluster, known=known)
+    known[next(iter(known))] = build_preset("ps", model, cluster)
+    with pytest.raises(AssertionError, match="ddp writes a file that reads back as another strategy"):
+        check_preset("ddp", model, cluster, known=known)

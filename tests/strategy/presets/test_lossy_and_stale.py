@@ -90,13 +90,16 @@ def test_dgc_sends_the_largest_of_all_that_is_no_vector(spec: ModelSpec, two: Cl
     assert {message.codec for message in other.messages} == {None, TopK(ratio=0.01)}
 
 
-def test_dgc_takes_the_place_of_the_optimizers_momentum(spec: ModelSpec, two: ClusterSpec) -> None:
+def test_dgc_takes_the_place_of_the_optimizers_momentum(spec: ModelSpec, two: ClusterSpec, cluster: Clusters) -> None:
     momentum = replace(spec, optimizer=OptimizerSpec(name="SGD", state_slots=1))
     with pytest.raises(DoesNotApplyError, match=r"SGD keeps a state of its own \(DGC's momentum takes the place"):
         build_preset("dgc", momentum, two)
     assert build_preset("dgc", momentum, two, momentum=0.0).classes == {"lossy"}
     with pytest.raises(DoesNotApplyError, match="small clips its gradients"):
         build_preset("dgc", replace(spec, clip_norm=1.0), two)
+    with pytest.raises(DoesNotApplyError, match=r"small has one worker .nothing is sent, so DGC's momentum"):
+        build_preset("dgc", spec, cluster([1]))
+    assert build_preset("dgc", spec, cluster([1]), momentum=0.0)
 
 
 def test_power_sgd_compresses_what_gives_enough(spec: ModelSpec, two: ClusterSpec) -> None:

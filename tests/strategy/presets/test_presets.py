@@ -75,7 +75,7 @@ NOT_ENCODED = ("no gradient that is encoded", "scales its loss")
 REASONS = {
     **dict.fromkeys(("bf16", "fp16", "int8", "power_sgd", "sign"), NOT_ENCODED),
     **dict.fromkeys(("byteps", "bytescheduler", "p3"), ("static order",)),
-    "dgc": (*NOT_ENCODED, "keeps a state of its own", "clips its gradients"),
+    "dgc": (*NOT_ENCODED, "keeps a state of its own", "clips its gradients", "has one worker"),
     **dict.fromkeys(("diloco", "local_sgd"), ("scales its loss",)),
     **dict.fromkeys(
         PIPELINES,

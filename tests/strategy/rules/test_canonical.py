@@ -185,6 +185,16 @@ def test_rules_8_and_9_order_and_name(model: ModelSpec, cluster: ClusterSpec, ma
     ]
 
 
+def test_rule_12_without_stages_none_of_their_settings_counts(
+    model: ModelSpec, cluster: ClusterSpec, make_strategy: MakeStrategy
+) -> None:
+    plain = make_strategy()
+    settings: list[dict[str, Any]] = [{"schedule": "gpipe"}, {"schedule": "2bw"}, {"slack": 2}, {"send_units": 3}]
+    for fields in settings:
+        assert legality.problems(replace(plain, **fields), model, cluster) == []
+        assert canonical(replace(plain, **fields), model, cluster) == canonical(plain, model, cluster)
+
+
 # On drawn strategies.
 
 seeds = st.integers(0, 2**32 - 1)

@@ -129,6 +129,12 @@ BROKEN = {
         problem="messages[0].synchroniser: periodic averaging in a task that scales its loss "
         "(a worker whose own gradients overflow would leave out the step alone)",
     ),
+    "averages of weighed steps": Case(
+        messages=_on("fc.bias", Periodic(every=2)),
+        model={"weighs": True},
+        problem="messages[0].synchroniser: periodic in a task that weighs its batches "
+        "(each rank trains alone, and nothing says how much a rank's own steps are worth)",
+    ),
     "codec with scaling": Case(
         messages=_on("fc.bias", codec=Cast()),
         model={"loss_scaling": True},
@@ -278,6 +284,24 @@ def test_each_rule(case: Case, model: ModelSpec, cluster: ClusterSpec, make_stra
     strategy = replace(make_strategy(*case.messages, partitions=case.partitions), overlap=case.overlap)
     found = legality.problems(strategy, replace(model, **case.model), replace(cluster, backend=case.backend))
     assert [str(problem) for problem in found] == [case.problem]
+
+
+def test_on_one_worker_no_momentum_is_lost_and_nothing_weighs(
+    model: ModelSpec, make_cluster: Callable[..., ClusterSpec], make_strategy: MakeStrategy
+) -> None:
+    alone, encoded = make_cluster(1), make_strategy(Message(parts=("fc.bias",), codec=TopK(momentum=0.9)))
+    (problem,) = legality.problems(encoded, model, alone)
+    what = "messages[0].codec: top_k with momentum on one worker"
+    assert str(problem) == f"{what} (its momentum would be lost: nothing is sent)"
+    plain = make_strategy(Message(parts=("fc.bias",), codec=TopK()))
+    averaged = make_strategy(Message(parts=("fc.bias",), synchroniser=Periodic(every=2)))
+    for cluster, strategy, weighing in (
+        (make_cluster(2), encoded, False),
+        (alone, plain, False),
+        (alone, averaged, True),
+        (make_cluster(2), make_strategy(Message(parts=("fc.bias",), synchroniser=Periodic(every=1))), True),
+    ):
+        assert legality.problems(strategy, replace(model, weighs=weighing), cluster) == []
 
 
 def test_too_many_parts(model: ModelSpec, cluster: ClusterSpec, make_strategy: MakeStrategy) -> None:

@@ -1,9 +1,10 @@
 """Shares: their rules, their canonical form, and how they are dealt."""
 
+import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autosync.documents import parse_document
@@ -44,7 +45,11 @@ def _problems(*shares: int, strategy: Strategy = PLAIN) -> str:
     return "; ".join(map(str, legality.problems(replace(strategy, shares=shares), MODEL, CLUSTER)))
 
 
-@given(num_examples=st.integers(1, 300), rates=st.lists(st.floats(0.01, 100), min_size=1, max_size=8))
+@given(
+    num_examples=st.integers(1, 300),
+    rates=st.lists(st.floats(0.01, 100) | st.sampled_from([1.0, 3.0]), min_size=1, max_size=8),
+)
+@example(num_examples=20, rates=[1.0] * 8)
 def test_dealt_shares_are_whole_and_none_is_empty(num_examples: int, rates: list[float]) -> None:
     if num_examples < len(rates):
         with pytest.raises(InputError, match="at least one example"):
@@ -53,9 +58,13 @@ def test_dealt_shares_are_whole_and_none_is_empty(num_examples: int, rates: list
     shares = deal(num_examples, rates)
     assert sum(shares) == num_examples
     assert min(shares) >= 1
-    exact = [num_examples * rate / sum(rates) for rate in rates]
+    exact = [num_examples * rate / math.fsum(rates) for rate in rates]
     if all(one >= 1 for one in exact):
-        assert all(abs(share - one) <= len(rates) for share, one in zip(shares, exact, strict=True))
+        pairs = zip(shares, exact, strict=True)
+        assert all(math.floor(one) <= share < one + len(rates) for share, one in pairs)
+    for rate in rates:
+        alike = [share for share, other in zip(shares, rates, strict=True) if other == rate]
+        assert max(alike) - min(alike) <= 1
 
 
 @given(shares=st.lists(st.integers(1, 50), min_size=1, max_size=6))

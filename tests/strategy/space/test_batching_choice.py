@@ -77,6 +77,20 @@ def test_mutations_change_it_and_children_have_it_of_a_parent(model: ModelSpec, 
     assert space.crossover(other, other, rng).batching == BEST
 
 
+def test_ranks_that_train_alone_get_examples_by_count(model: ModelSpec, ddp: Strategy) -> None:
+    space, rng = Space(model=model, cluster=CLUSTER, limits=Limits(allow=("stale",))), random.Random(4)
+    averaged, by_cost = build_preset("local_sgd", model, CLUSTER), replace(ddp, batching=BEST)
+    (problem,) = legality.problems(replace(averaged, batching=BEST), model, CLUSTER)
+    assert str(problem).startswith("messages[0].synchroniser: periodic with examples dealt by cost (each rank trains")
+    assert legality.problems(replace(averaged, batching=BEST), model, _cluster(1)) == []
+    parents = [averaged, by_cost, *(space.sample(rng) for _ in range(100))]
+    found = [space.mutate(one, rng) for one in parents for _ in range(3)]
+    found += [space.crossover(averaged, by_cost, rng) for _ in range(40)]
+    assert not [problem for one in (*parents, *found) for problem in legality.problems(one, model, CLUSTER)]
+    apart = [one for one in found if any(message.synchroniser.trains_apart for message in one.messages)]
+    assert GraphBatching(order="agenda") in {one.batching for one in apart}
+
+
 def test_the_space_is_larger_by_the_batchings(model: ModelSpec) -> None:
     choice = batching_choice(model, CLUSTER, Limits())
     assert choice is not None
