@@ -13,7 +13,7 @@ import click
 
 from autosync.cli.contest_table import format_contest, rows_of
 from autosync.cli.dry_run import describe_launch, dry_run_option, launch_fields
-from autosync.cli.operands import CLUSTER_HELP, model_and_cluster
+from autosync.cli.operands import CLUSTER_HELP, model_and_cluster, tell_of_idle_gpus
 from autosync.cli.options import positive_seconds, seed_option
 from autosync.cli.output import (
     force_option,
@@ -101,6 +101,8 @@ def compare(
     wanted = names if len(names) > 1 else (TORCH_DDP, *names)
     check_names(wanted)
     model, cluster = model_and_cluster(model_target, cluster_target, is_run=True, cuts=have_stages(wanted))
+    if is_task(model_target):
+        tell_of_idle_gpus(cluster)
     contestants = contestants_by_name(wanted, model, cluster, is_replayed=not is_task(model_target))
     if dry_run:
         _dry_run(contestants, model, cluster, as_json=as_json)
@@ -114,7 +116,7 @@ def compare(
                 contestants,
                 design=Design(num_steps=steps, budget_seconds=budget),
                 seed=seed,
-                compute_seconds=model.step_seconds,
+                compute_seconds=_compute_seconds(contestants, model, cluster),
                 progress=progress.now,
             )
         if not comparison.failures:
@@ -124,9 +126,18 @@ def compare(
     else:
         print_text(describe(comparison, model))
     if report is not None:
-        words = ["autosync", "compare", model_target, "--cluster", cluster_target, *wanted]
-        command = shlex.join([*words, "--steps", str(steps), "--budget", f"{budget:g}s", "--seed", str(seed)])
+        words = ["autosync", "compare", model_target, "--cluster", cluster_target, *wanted, "--steps", str(steps)]
+        limits = ["--budget", f"{budget:.12g}s", "--timeout", f"{timeout:.12g}s"]
+        command = shlex.join([*words, *limits, "--seed", str(seed)])
         _write_page(report, comparison, contestants, (model, cluster), command=command)
+
+
+def _compute_seconds(contestants: Sequence[Contestant], model: ModelSpec, cluster: ClusterSpec) -> dict[str, float]:
+    """Return the compute time of each contestant's step, by name."""
+    from autosync.report.comparison_page import strategies_of
+    from autosync.strategy.stage_compute import strategy_compute_seconds
+
+    return {name: strategy_compute_seconds(one, model, cluster) for name, one in strategies_of(contestants).items()}
 
 
 def _write_page(
@@ -229,7 +240,7 @@ def describe(comparison: Comparison, model: ModelSpec) -> str:
     speedups = {ratio.name: ratio.speedup for ratio in comparison.ratios}
     plural = "" if comparison.steps_per_round == 1 else "s"
     rounds = f"{comparison.num_rounds} rounds of {comparison.steps_per_round} step{plural} of each, in turn:"
-    lines = [rounds, "", format_contest(rows_of(comparison.measurements, speedups)), ""]
+    lines = [rounds, "", format_contest(rows_of(comparison.measurements, speedups, model)), ""]
     lines += wrapped(f"{ratio}." for ratio in comparison.ratios)
     if comparison.best is not None and len(comparison.measurements) > 2:
         lines.append(f"{comparison.best} is the fastest: faster than each of the others.")

@@ -55,8 +55,18 @@ def _ask(named: Sequence[FileAction]) -> None:
     note("what you have not named yourself:")
     for line in lines_of(named):
         note(f"  {line}")
-    if not click.confirm("Run it?", default=False, err=True):
+    if not _agrees():
         raise OperationError("nothing was run: it is not trusted")
+
+
+def _agrees() -> bool:
+    """Return whether the user answers yes. The end of the input, as after Ctrl-D, is no such answer."""
+    try:
+        return click.confirm("Run it?", default=False, err=True)
+    except click.Abort as abort:
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from abort
+        return False
 
 
 def lines_of(named: Sequence[FileAction]) -> list[str]:

@@ -11,6 +11,7 @@ from autosync.strategy.wording import WIDTH, format_table, wrapped
 
 if TYPE_CHECKING:
     from autosync.datasets.schema import Measurement
+    from autosync.specs.model import ModelSpec
     from autosync.trials.statistics import Interval
 
 LONG_NAME = 26
@@ -32,14 +33,20 @@ class ContestRow:
     flags: Sequence[str]
 
 
-def rows_of(measurements: Mapping[str, Measurement], speedups: Mapping[str, Interval]) -> list[ContestRow]:
-    """Return a row for each measurement, by its contestant's name."""
+def rows_of(
+    measurements: Mapping[str, Measurement], speedups: Mapping[str, Interval], model: ModelSpec
+) -> list[ContestRow]:
+    """Return a row for each measurement, by its contestant's name. Waits for input are no communication."""
+    from autosync.search.headroom import input_wait
+
     return [
         ContestRow(
             name=name,
             milliseconds=(one.median_seconds * 1e3, one.low_seconds * 1e3, one.high_seconds * 1e3),
             speedup=None if (ratio := speedups.get(name)) is None else (ratio.value, ratio.low, ratio.high),
-            exposed_seconds=one.exposed_seconds,
+            exposed_seconds=(
+                None if one.exposed_seconds is None else max(one.exposed_seconds - input_wait(one, model), 0.0)
+            ),
             bytes_sent=None if one.bytes_sent is None else max(one.bytes_sent),
             peak_memory_bytes=max(one.peak_memory_bytes),
             cpu_share=one.cpu_share,

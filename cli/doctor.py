@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from autosync.cli.operands import CLUSTER_HELP, model_and_cluster
 from autosync.cli.options import ScriptCommand, positive_seconds, script_of_command
@@ -94,13 +95,23 @@ def doctor(
             folder=logs,
             progress=progress.now,
         )
-    operands = Operands(cluster=cluster_target, model=model_target, script=script)
+    options = _given(context, {"steps": str(steps), "timeout": f"{timeout:.12g}s", "no_probe": None})
+    operands = Operands(cluster=cluster_target, model=model_target, script=script, options=options)
     if as_json:
         print_json(fields(diagnosis, operands))
     else:
         print_text(describe(diagnosis, operands))
     if report is not None:
         _write_page(report, diagnosis, operands, cluster)
+
+
+def _given(context: click.Context, values: Mapping[str, str | None]) -> tuple[str, ...]:
+    """Return the words of those options that were given on the command line; a flag has no value."""
+    words: list[str] = []
+    for name, value in values.items():
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            words += [f"--{name.replace('_', '-')}", *([] if value is None else [value])]
+    return tuple(words)
 
 
 def _write_page(path: Path, diagnosis: Diagnosis, operands: Operands, cluster: ClusterSpec) -> None:
@@ -114,12 +125,16 @@ def _write_page(path: Path, diagnosis: Diagnosis, operands: Operands, cluster: C
 
 def _what(target: str | None, cluster: str, script: tuple[str, ...]) -> tuple[ModelSpec | None, ClusterSpec]:
     """Return the model, if one is named instead of a script, and the cluster."""
+    from autosync.doctor.examine import refuse_gpus
     from autosync.specs.cluster_file import load_cluster
 
     if bool(script) == (target is not None):
         raise click.UsageError("name a MODEL, or a script after --: one of them")
+    loaded = load_cluster(cluster, is_run=True)
     if target is None:
-        return None, load_cluster(cluster, is_run=True)
+        return None, loaded
+    # Before the task is profiled.
+    refuse_gpus(target, loaded)
     return model_and_cluster(target, cluster, is_run=True)
 
 

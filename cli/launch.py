@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -105,7 +106,7 @@ def launch(
 def _script(
     paths: Sequence[Path], command: Sequence[str], cluster: str | None, settings: Sequence[str], port: int | None
 ) -> tuple[ClusterSpec, TrainingScript]:
-    from autosync.launchers.script_run import passed_on_settings, script_of
+    from autosync.launchers.script_run import passed_on_settings, script_behind_python, script_of
     from autosync.specs.cluster_file import load_cluster
     from autosync.strategy.bundle import load_bundle
 
@@ -119,6 +120,11 @@ def _script(
         raise click.UsageError(f"--env {error.args[0]}: no such variable is set here: say NAME=VALUE") from None
     if "OMP_NUM_THREADS" in os.environ:
         environment.setdefault("OMP_NUM_THREADS", os.environ["OMP_NUM_THREADS"])
+    if behind := script_behind_python(command):
+        note(
+            f"{command[0]} runs as it is: autosync.parallelize in it uses the bundle, DistributedDataParallel does "
+            f"not; an unchanged script needs: -- {shlex.join(behind)}"
+        )
     return spec, script_of(
         command,
         cluster=spec,
@@ -198,7 +204,7 @@ def _show(text: str) -> None:
 
 @contextlib.contextmanager
 def _signals_passed_on(training: ScriptRun) -> Iterator[None]:
-    """While the ranks run, pass signals to this process on to them."""
+    """While the ranks run, pass signals to this process on to them. Signals that the caller ignores stay ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -212,9 +218,12 @@ def _signals_passed_on(training: ScriptRun) -> Iterator[None]:
             raise SystemExit(128 + number)
         training.ask_to_end(number)
 
-    before: dict[int, Callable[..., object] | int | None] = {one: signal.getsignal(one) for one in _PASSED_ON}
+    found = {one: signal.getsignal(one) for one in _PASSED_ON}
+    before: dict[int, Callable[..., object] | int | None] = {
+        one: handler for one, handler in found.items() if handler is not signal.SIG_IGN
+    }
     try:
-        for one in _PASSED_ON:
+        for one in before:
             signal.signal(one, pass_on)
         yield
     finally:

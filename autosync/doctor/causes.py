@@ -17,8 +17,8 @@ class Cause:
     """A possible cause of slow steps.
 
     `title` names the cause to users, and `advice` says what to do about it. `command` is the next command to type, with
-    fields in braces: model, cluster, tune (a command that tunes model or script) and doctor (this command again).
-    `explains` names the more general causes that this cause can explain.
+    fields in braces: model, task (the same, where a command needs a task), cluster, tune (a command that tunes model or
+    script) and doctor (this command again). `explains` names the more general causes that this cause can explain.
     """
 
     title: str
@@ -36,7 +36,7 @@ CAUSES: Mapping[str, Cause] = {
         title="compute-bound",
         judge=compute_causes.computation,
         advice="the model's own computation takes the time: see which modules",
-        command="autosync profile {model}",
+        command="autosync profile {task}",
     ),
     EXPOSED: Cause(
         title="exposed communication",

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from autosync.doctor.evidence import Processors
 from autosync.doctor.findings import Abstention, CauseFinding, WatchedCase
-from autosync.doctor.timing import Phase, lateness_of
+from autosync.doctor.timing import Lateness, Phase, lateness_of
 from autosync.specs.background_load import BUSY_SHARE
 from autosync.strategy.wording import abbreviated, count
 from autosync.units import format_time
 
 MOST_STEPS = 0.8
-"""A rank counts as slow if it is the last one in this share of the steps."""
+"""Ranks count as slow if one of them is the last one in this share of the steps."""
 
 _TOLD_SHARE = 0.05
 """The smallest share of the input's time for which waiting for a DataLoader is told."""
@@ -37,30 +37,40 @@ def computation(case: WatchedCase) -> CauseFinding:
 
 
 def slow_rank(case: WatchedCase) -> CauseFinding | Abstention:
-    """Return the time that other ranks wait for the rank that has its gradients last."""
+    """Return the time that other ranks wait for the rank, or the ranks, that have their gradients last."""
     late = lateness_of(case.evidence, case.timing)
     if late is None:
         return Abstention(reason="one rank has no other to be compared with")
     if late.steps_share < MOST_STEPS:
         return CauseFinding(seconds=0.0, told="no rank is the last one in most steps")
-    others = [rank for rank in range(case.timing.num_ranks) if rank != late.rank]
-    waited = case.timing.shortest(lambda parts: parts.wait + parts.buffers + parts.handover, others)
-    node = case.evidence.nodes[late.rank]
+    waited = case.timing.shortest(lambda parts: parts.wait + parts.buffers + parts.handover, late.others)
+    places = _places(case, late)
+    subject = abbreviated(places)
     told = (
-        f"rank {late.rank} on {node} works {format_time(late.seconds)} longer than the others, most of it "
-        f"{_IN_PHASE[late.phase]}"
+        f"{subject} {'works' if len(places) == 1 else 'work'} {format_time(late.seconds)} longer than the others, most "
+        f"of it {_IN_PHASE[late.phase]}"
     )
     if late.messages_share > 0.5:
         told += f"; {late.messages_share:.0%} of the messages were ready last there"
-    seconds = min(late.seconds, waited) - _waited_more(case, late.rank)
-    return CauseFinding(seconds=max(seconds, 0.0), told=told, subject=f"rank {late.rank} on {node}")
+    seconds = min(late.seconds, waited) - _waited_more(case, late)
+    return CauseFinding(seconds=max(seconds, 0.0), told=told, subject=subject)
 
 
-def _waited_more(case: WatchedCase, rank: int) -> float:
-    """Return how much longer than the others a rank waited for processors. Other programs cause such waits."""
+def _places(case: WatchedCase, late: Lateness) -> list[str]:
+    """Return the late ranks with their nodes. A node stands for its ranks if all of them are late."""
+    nodes, found = case.evidence.nodes, []
+    for node in dict.fromkeys(nodes[rank] for rank in late.ranks):
+        same = [rank for rank, its in enumerate(nodes) if its == node]
+        is_whole = len(same) > 1 and set(same) <= set(late.ranks)
+        found += [node] if is_whole else [f"rank {rank} on {node}" for rank in same if rank in late.ranks]
+    return found
+
+
+def _waited_more(case: WatchedCase, late: Lateness) -> float:
+    """Return how much longer late ranks waited for processors than the others. Other programs cause such waits."""
     shares = [_waited_share(one.processors) for one in case.evidence.ranks]
-    others = [share for number, share in enumerate(shares) if number != rank]
-    return max(shares[rank] - statistics.median(others), 0.0) * case.timing.step_seconds
+    own, others = (statistics.median(shares[rank] for rank in ranks) for ranks in (late.ranks, late.others))
+    return max(own - others, 0.0) * case.timing.step_seconds
 
 
 def _waited_share(use: Processors | None) -> float:

@@ -143,7 +143,7 @@ class WatchedVariable:
 class Processors:
     """The use of a rank's machine during its steps, as shares of the time of all processors.
 
-    `own` is the share of the rank itself, and `others` the share of all other programs, including other ranks.
+    `own` is the share of the rank with its data loader, and `others` that of all other programs, also of other ranks.
     `waited_seconds` is how long the rank's main thread was ready to run while no processor was free, or None if the
     system does not tell. Ranks on the same machine have the same `machine`.
     """

@@ -35,10 +35,22 @@ def examine(
 
     With `probes`, the links are measured if waiting for transfers takes a considerable share of the step.
     """
+    if target is not None:
+        refuse_gpus(target, cluster)
     watched = _watched(target, model, script, folder)
     evidence = gather(cluster, watched, num_steps=num_steps, seconds=seconds, folder=folder, progress=progress)
     evidence, measured = _with_links(evidence, cluster, probes=probes, progress=progress)
     return diagnose(evidence, gain=_gain(evidence, measured, target, model))
+
+
+def refuse_gpus(target: str, cluster: ClusterSpec) -> None:
+    """Refuse a task or model spec on a cluster whose ranks train on GPUs."""
+    if cluster.device_type == "cuda":
+        raise InputError(
+            f"{target} on {cluster.name}, whose backend is nccl",
+            rule="doctor watches training on CPUs",
+            hint="a cluster file with backend: gloo trains there",
+        )
 
 
 def _gain(evidence: Evidence, cluster: ClusterSpec, target: str | None, model: ModelSpec | None) -> Gain:

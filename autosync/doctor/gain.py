@@ -58,19 +58,23 @@ def _slowest_rank(timing: Timing) -> float:
 
 
 def _least_seconds(evidence: Evidence, cluster: ClusterSpec) -> float:
-    """Return the time that the fewest possible bytes take on the slowest link of a node."""
+    """Return the time that the fewest possible bytes take on the slowest link of a node, out of it or into it."""
     workers = [node for node in cluster.nodes if node.role == "worker"]
     if len(workers) < 2:
         return 0.0
     accumulates = any(len(step.passes) > 1 for step in evidence.ranks[0].steps)
+
+    def least(num_ranks: int) -> int:
+        # Factors of several passes or several ranks cannot be added, so all of them would travel.
+        return sum(
+            one.num_bytes if accumulates and one.least_bytes else min(one.num_bytes, num_ranks * one.least_bytes)
+            for one in evidence.ranks[0].variables
+        )
+
     known = rates_of(cluster).nodes
     seconds = []
     for node in workers:
-        # Factors of several passes or several ranks cannot be added, so all of them would travel.
-        least = sum(
-            one.num_bytes if accumulates else min(one.num_bytes, node.devices * one.least_bytes)
-            for one in evidence.ranks[0].variables
-        )
         rate_out, rate_in = known.get(node.name, (node.bandwidth_out, node.bandwidth_in))
-        seconds.append(least / max(rate_out, rate_in))
+        others = cluster.num_workers - node.devices
+        seconds.append(max(least(node.devices) / rate_out, least(others) / rate_in))
     return max(seconds)

@@ -50,7 +50,7 @@ def _slowest(case: WatchedCase, kind: Literal["node", "uplink"], name: str) -> C
         return Abstention(reason=evidence.doubt or _UNMEASURED)
     links = [link for link in evidence.links if link.kind == kind]
     if not links:
-        return CauseFinding(seconds=0.0, told="the cluster file names no racks")
+        return CauseFinding(seconds=0.0, told="no uplink lies between workers")
     worst = min(links, key=lambda link: link.rate / link.expected)
     lowest = min(link.rate for link in evidence.links)
     share = worst.rate / worst.expected

@@ -7,7 +7,6 @@ in the environment, because the arguments are the script's.
 from __future__ import annotations
 
 import os
-import resource
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -32,6 +31,10 @@ _NUM_SMALL = 6
 _NUM_LARGE = 2
 _ITEM_BYTES = 4
 _PARTING_SECONDS = 0.3
+_KEPT_SHARE = 0.1
+"""The share of the budget that is kept, because further steps may be slower, and evidence has to be printed."""
+_NUM_AFTER = 3
+"""The messages after the last step take no longer than this number of steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +52,8 @@ class RankDoctor:
     def __init__(self, num_steps: int, budget_seconds: float) -> None:
         self._num_steps = num_steps
         self._budget_seconds = budget_seconds
-        self._begun = time.perf_counter()
+        self._begun = time.perf_counter() - _age_seconds()
         self._load: BackgroundLoad | None = None
-        self._own_seconds = 0.0
         self._waited: float | None = None
         self._chosen_interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
         self._carried: Mapping[str, int] = {}
@@ -68,15 +70,15 @@ class RankDoctor:
     def _begin(self, watch: Watch) -> None:
         """Agree with the other ranks on the number of steps that the budget allows, and read the meters."""
         step_seconds = max(watch.notes.steps[-1].seconds, 1e-6)
-        left = self._budget_seconds - (time.perf_counter() - self._begun)
-        wanted = max(LEAST_STEPS, min(self._num_steps, int(left / step_seconds)))
+        spent = time.perf_counter() - self._begun
+        wanted = affordable_steps(self._num_steps, self._budget_seconds, spent, step_seconds)
         agreed = torch.tensor([wanted])
         dist.all_reduce(agreed, op=dist.ReduceOp.MIN, group=watch.ddp.process_group)
         self._num_steps = int(agreed.item())
         self._rank = dist.get_rank()
         watch.notes.keeps_gradients = self._rank == 0
         self._load = BackgroundLoad() if sys.platform == "linux" else None
-        self._own_seconds, self._waited = _own_seconds(), _waited_seconds()
+        self._waited = _waited_seconds()
         self._carried = interface_bytes() if sys.platform == "linux" else {}
         self._since = time.perf_counter()
 
@@ -141,7 +143,7 @@ class RankDoctor:
         waited = _waited_seconds()
         return Processors(
             machine=_machine(),
-            own=(_own_seconds() - self._own_seconds) / (seconds * (os.cpu_count() or 1)),
+            own=usage.own_share,
             others=usage.share,
             waited_seconds=None if waited is None or self._waited is None else waited - self._waited,
             seconds=seconds,
@@ -161,11 +163,18 @@ class RankDoctor:
         )
 
 
-def _own_seconds() -> float:
-    """Return the processor time of this process and of children that have ended."""
-    return sum(
-        use.ru_utime + use.ru_stime for use in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    )
+def affordable_steps(num_steps: int, budget_seconds: float, spent_seconds: float, step_seconds: float) -> int:
+    """Return how many further steps fit into the budget, up to `num_steps`; at least the fewest that are enough."""
+    left = (1 - _KEPT_SHARE) * budget_seconds - spent_seconds - _PARTING_SECONDS
+    return max(LEAST_STEPS, min(num_steps, int(left / step_seconds) - _NUM_AFTER))
+
+
+def _age_seconds() -> float:
+    """Return how long ago this process started; 0 if the system does not tell."""
+    if sys.platform != "linux":
+        return 0.0
+    ticks = int(Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _waited_seconds() -> float | None:

@@ -108,44 +108,51 @@ def timing_of(evidence: Evidence) -> Timing:
     return Timing(parts=parts, step_seconds=statistics.median(slowest))
 
 
+ALIKE = 0.7
+"""A rank is late like the latest one if its delay is at least this share of that one's."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lateness:
-    """The rank that the others wait for, its delay in seconds of a step, and the phase with most of the delay.
+    """The ranks that the others wait for, the longest delay in seconds of a step, and the phase with most of it.
 
-    `steps_share` is the share of steps in which this rank was the last. `messages_share` is the share of messages that
-    were ready last on this rank.
+    Usually it is one rank; of several, all are late alike. `steps_share` is the share of steps in which one of these
+    ranks was the last. `messages_share` is the share of messages that were ready last on one of them.
     """
 
-    rank: int
+    ranks: tuple[int, ...]
+    others: tuple[int, ...]
     seconds: float
     phase: Phase
-    phase_seconds: float
     steps_share: float
     messages_share: float
 
 
 def lateness_of(evidence: Evidence, timing: Timing) -> Lateness | None:
-    """Return the rank whose own work most exceeds the others' median; None if one rank trains alone."""
+    """Return the ranks whose own work most exceeds that of their peers; None if one rank trains alone."""
     if timing.num_ranks < 2:
         return None
-    found = [
-        (statistics.median(_excesses(timing, rank, lambda parts: parts.own)), rank) for rank in range(timing.num_ranks)
+    excesses = [
+        statistics.median(_excesses(evidence, timing, rank, lambda parts: parts.own))
+        for rank in range(timing.num_ranks)
     ]
-    seconds, rank = max(found, key=lambda one: (one[0], -one[1]))
-    by_phase = {phase: statistics.median(_excesses(timing, rank, _reader(phase))) for phase in PHASES}
+    seconds = max(excesses)
+    latest = excesses.index(seconds)
+    ranks = [rank for rank, excess in enumerate(excesses) if rank == latest or excess >= ALIKE * seconds > 0]
+    if len(ranks) == timing.num_ranks:
+        ranks = [latest]
+    others = [rank for rank in range(timing.num_ranks) if rank not in ranks]
+    by_phase = {phase: statistics.median(_excesses(evidence, timing, latest, _reader(phase))) for phase in PHASES}
     phase = max(PHASES, key=lambda one: by_phase[one])
-    num_steps = len(timing.parts[0])
-    num_last = sum(
-        all(timing.parts[rank][number].own >= other[number].own for other in timing.parts)
-        for number in range(num_steps)
-    )
+    steps = list(zip(*timing.parts, strict=True))
+    num_last = sum(max(step[rank].own for rank in ranks) >= max(step[rank].own for rank in others) for step in steps)
     return Lateness(
-        rank=rank,
+        ranks=tuple(ranks),
+        others=tuple(others),
         seconds=max(seconds, 0.0),
         phase=phase,
-        phase_seconds=by_phase[phase],
-        steps_share=num_last / num_steps,
-        messages_share=_last_share(evidence, rank),
+        steps_share=num_last / len(steps),
+        messages_share=_last_share(evidence, ranks),
     )
 
 
@@ -157,11 +164,17 @@ def _reader(phase: Phase) -> Callable[[Parts], float]:
     return read
 
 
-def _excesses(timing: Timing, rank: int, read: Callable[[Parts], float]) -> list[float]:
-    """Return for each step how much longer a part is on a rank than on the others."""
-    others = [steps for number, steps in enumerate(timing.parts) if number != rank]
+def _excesses(evidence: Evidence, timing: Timing, rank: int, read: Callable[[Parts], float]) -> list[float]:
+    """Return for each step how much longer a part is on a rank than on its peers.
+
+    The peers are the ranks of other nodes, because a slow node makes all its ranks late. On a single node, they are all
+    other ranks.
+    """
+    nodes = evidence.nodes
+    elsewhere = [steps for node, steps in zip(nodes, timing.parts, strict=True) if node != nodes[rank]]
+    peers = elsewhere or [steps for number, steps in enumerate(timing.parts) if number != rank]
     return [
-        read(mine) - statistics.median(read(other[number]) for other in others)
+        read(mine) - statistics.median(read(peer[number]) for peer in peers)
         for number, mine in enumerate(timing.parts[rank])
     ]
 
@@ -176,10 +189,10 @@ def messages_of(evidence: Evidence) -> list[tuple[WatchedMessage, ...]]:
     return found
 
 
-def _last_share(evidence: Evidence, rank: int) -> float:
-    """Return the share of messages that waited least on a rank, which therefore had them ready last."""
+def _last_share(evidence: Evidence, ranks: Sequence[int]) -> float:
+    """Return the share of messages that waited least on one of some ranks, which therefore had them ready last."""
     messages = messages_of(evidence)
-    last = sum(min(range(len(same)), key=lambda r: same[r].done - same[r].ready) == rank for same in messages)
+    last = sum(min(range(len(same)), key=lambda r: same[r].done - same[r].ready) in ranks for same in messages)
     return last / len(messages) if messages else 0.0
 
 

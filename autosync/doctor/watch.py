@@ -43,6 +43,7 @@ class Watch:
         self._trained: set[str] = set()
         self._num_factor_rows: dict[str, int] = {}
         self._optimizer_depth = 0
+        self._num_updates = 0
         self._num_workers: int | None = None
 
     @property
@@ -57,6 +58,7 @@ class Watch:
         hooked = {"register_comm_hook": self._register, "_register_builtin_comm_hook": self._refuse_builtin}
         before = {name: vars(DistributedDataParallel)[name] for name in {**patches, **hooked}}
         stock_backward, stock_next = torch.autograd.backward, vars(_BaseDataLoaderIter)["__next__"]
+        stock_scaled = vars(torch.amp.GradScaler)["step"]
         handles = [
             register_optimizer_step_pre_hook(self._update_begins),
             register_optimizer_step_post_hook(self._update_ends),
@@ -66,8 +68,10 @@ class Watch:
                 setattr(DistributedDataParallel, name, make(before[name]))
             setattr(torch.autograd, "backward", self._backward(stock_backward))  # noqa: B010 - mypy knows it as a function
             setattr(_BaseDataLoaderIter, "__next__", self._next_batch(stock_next))  # noqa: B010 - the same
+            setattr(torch.amp.GradScaler, "step", self._scaled_step(stock_scaled))  # noqa: B010 - the same
             yield
         finally:
+            setattr(torch.amp.GradScaler, "step", stock_scaled)  # noqa: B010 - the same
             setattr(_BaseDataLoaderIter, "__next__", stock_next)  # noqa: B010 - the same
             setattr(torch.autograd, "backward", stock_backward)  # noqa: B010 - the same
             for name, method in before.items():
@@ -220,9 +224,22 @@ class Watch:
         # If a class calls its parent's step, torch calls the hooks twice.
         if self._trains(optimizer):
             self._optimizer_depth = max(self._optimizer_depth - 1, 0)
+            self._num_updates += 1
             if self._optimizer_depth == 0 and self.notes.step_ends():
                 self._stepped(self)
                 self.notes.step_begins()
+
+    def _scaled_step(self, stock: Method) -> Method:
+        @functools.wraps(stock)
+        def step(scaler: Any, optimizer: torch.optim.Optimizer, *arguments: Any, **options: Any) -> Any:
+            before = self._num_updates
+            result = stock(scaler, optimizer, *arguments, **options)
+            if self._num_updates == before and self._trains(optimizer):
+                # After an overflow, the scaler skips the update: these passes belong to no step.
+                self.notes.step_begins()
+            return result
+
+        return step
 
     def _trains(self, optimizer: torch.optim.Optimizer) -> bool:
         return any(id(one) in self._parameters for group in optimizer.param_groups for one in group["params"])

@@ -10,31 +10,37 @@ from typing import Any
 
 from autosync.doctor.causes import CAUSES, COMPUTE
 from autosync.doctor.diagnosis import LEAST_SHARE, Diagnosis, RankedCause
+from autosync.specs.task_file import is_task
 from autosync.strategy.wording import count, format_wrapped_table, wrapped
 from autosync.units import format_time
 
 LISTED_SHARE = 0.01
 """Causes that cost a smaller share of the step are not listed one by one."""
+_TASK = "model.py"
+"""The stand-in for a task, in commands that need one where the user has named none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operands:
-    """The operands that the user typed: the cluster, and a model or a script with its arguments."""
+    """What the user typed: the cluster, a model or a script with its arguments, and the other options."""
 
     cluster: str
     model: str | None = None
     script: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
     @property
     def again(self) -> str:
         """The command line that runs the doctor again."""
-        head = ["autosync", "doctor", *([self.model] if self.model else []), "--cluster", self.cluster]
+        head = ["autosync", "doctor", *([self.model] if self.model else []), "--cluster", self.cluster, *self.options]
         return shlex.join([*head, *(["--", *self.script] if self.script else [])])
 
     def fill(self, command: str) -> str:
         """Return a cause's command with the operands filled in."""
-        model = shlex.quote(self.model) if self.model else "model.py"
-        return command.format(model=model, cluster=shlex.quote(self.cluster), doctor=self.again, tune=self._tune)
+        model = shlex.quote(self.model) if self.model else _TASK
+        task = model if self.model and is_task(self.model) else _TASK
+        cluster = shlex.quote(self.cluster)
+        return command.format(model=model, task=task, cluster=cluster, doctor=self.again, tune=self._tune)
 
     @property
     def _tune(self) -> str:
@@ -43,7 +49,9 @@ class Operands:
         return shlex.join([*head, "-o", "best.yaml", *(["--", *self.script] if self.script else [])])
 
     def needs_task(self, command: str) -> bool:
-        """Whether a command needs a task, and the user has named a script instead."""
+        """Whether a command needs a task, and the user has named none."""
+        if "{task}" in command:
+            return self.model is None or not is_task(self.model)
         return self.model is None and "{model}" in command
 
 
@@ -64,7 +72,7 @@ def describe(diagnosis: Diagnosis, operands: Operands) -> str:
     # A command stays whole, so that it can be copied.
     lines.append(f"  {operands.fill(primary.cause.command)}")
     if operands.needs_task(primary.cause.command):
-        lines.append("  (model.py: a task with the script's model, see docs/task.md)")
+        lines.append("  (model.py: a task with the same model, see docs/task.md)")
     rest = [one for one in diagnosis.others if one.share >= LISTED_SHARE]
     if rest:
         rows = [(one.cause.title, f"{one.share:.0%}", one.finding.subject, one.finding.told) for one in rest]

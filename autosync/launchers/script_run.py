@@ -7,6 +7,7 @@ ranks, which then have some time to end (a script may save its state). A second 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,7 @@ PARTING_SECONDS = 15.0
 """The time that ranks have to end after a signal was passed on."""
 SERVERS_SECONDS = 15.0
 """The time that servers have to notice that all workers are done."""
+_PYTHON = re.compile(r"python[\d.]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,16 @@ def script_of(
         files={bundle_variable(number): path for number, path in enumerate(bundles)},
         port=port,
     )
+
+
+def script_behind_python(command: Sequence[str]) -> tuple[str, ...]:
+    """Return the script that a command gives to Python itself, past the script door; empty for other commands."""
+    if not _PYTHON.fullmatch(Path(command[0]).name) or "autosync.run" in command:
+        return ()
+    for place, word in enumerate(command):
+        if word == "-m" or word.endswith(".py"):
+            return tuple(command[place : place + (2 if word == "-m" else 1)])
+    return ()
 
 
 def plan_script(cluster: ClusterSpec, script: TrainingScript, logs: Path) -> tuple[Launcher, LaunchRequest]:

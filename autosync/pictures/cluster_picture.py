@@ -28,6 +28,8 @@ _METER_HEIGHT = 7.0
 _SWITCH_HEIGHT = 24.0
 _LEAST_WIDTH = 560.0
 _COLOURS = (0, 2, 1, 3)
+MAX_LOADS = len(_COLOURS)
+"""The number of loads that are drawn: those in front."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,7 @@ class ClusterLoad:
 
 def cluster_picture(cluster: ClusterSpec, loads: Sequence[ClusterLoad] = (), *, title: str, subtitle: str = "") -> str:
     """Return the picture as SVG. Links that a load does not know have no meter for it."""
-    return _Picture(cluster, loads[: len(_COLOURS)]).svg(title, subtitle)
+    return _Picture(cluster, loads[:MAX_LOADS]).svg(title, subtitle)
 
 
 class _Picture:

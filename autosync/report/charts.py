@@ -98,6 +98,11 @@ class Charts:
         return element("figure", drawn, element("figcaption", caption))
 
 
+def left_out(num_more: int, what: str) -> str:
+    """Return the end of a caption that tells how many more there are than a chart or picture shows; empty if none."""
+    return f" Not shown: {count(num_more, f'more {what}')}." if num_more > 0 else ""
+
+
 def best_so_far(trials: Sequence[TrialReport]) -> list[float | None]:
     """Return the fastest measured step up to each trial, in their order."""
     seconds = (math.inf if one.seconds is None else one.seconds for one in trials)

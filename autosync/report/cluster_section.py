@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from autosync.datasets.schema import Measurement
-from autosync.pictures.cluster_picture import ClusterLoad, cluster_picture
+from autosync.pictures.cluster_picture import MAX_LOADS, ClusterLoad, cluster_picture
+from autosync.report import charts
 from autosync.report.markup import Markup, element, joined
 from autosync.report.picture import picture
 from autosync.report.study_report import StudyReport
@@ -38,7 +39,8 @@ def cluster_section(cluster: ClusterSpec, loads: Sequence[ClusterLoad] = ()) -> 
     known = [load for load in loads if load.shares]
     told = " and the share of a step in which each link is busy" if known else ""
     drawn = cluster_picture(cluster, known, title=cluster.name, subtitle=f"{how}, backend {cluster.backend}")
-    caption = f"The nodes and links of {cluster.name}{told}."
+    more = charts.left_out(len(known) - MAX_LOADS, "contestant")
+    caption = f"The nodes and links of {cluster.name}{told}.{more}"
     return joined(element("p", words), picture(drawn, caption), _nodes(cluster), _links(known))
 
 

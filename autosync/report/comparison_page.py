@@ -13,8 +13,10 @@ from autosync.report.cluster_section import cluster_section, link_loads
 from autosync.report.document import article, document
 from autosync.report.markup import Markup, element, items, joined
 from autosync.report.repeat import repeat_facts
+from autosync.report.step_times import step_times
 from autosync.report.tables import Row, TableCell, figure, table
-from autosync.search.headroom import TimeShares, time_shares
+from autosync.search.headroom import time_shares
+from autosync.search.shown_summary import ShownTime
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.specs.profile.quality import profile_warning
@@ -23,7 +25,7 @@ from autosync.strategy.describe import in_words
 from autosync.strategy.representation import Strategy
 from autosync.trials.compare import Comparison, Ratio
 from autosync.trials.contestant import Contestant
-from autosync.units import format_size, format_time
+from autosync.units import format_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,16 +47,17 @@ def strategies_of(contestants: Sequence[Contestant]) -> dict[str, Strategy | Non
 def comparison_page(report: ComparisonReport) -> str:
     """Return the page."""
     drawn, comparison = Charts(), report.comparison
-    steps = {name: seconds_of_steps(one.step_seconds) for name, one in comparison.measurements.items()}
+    steps = {name: seconds_of_steps(one.step_seconds) for name, one in _best_ahead(report)}
+    caption = "Measured steps, for which the contestants took turns. The fastest and slowest count at the ends."
+    caption += charts.left_out(len(steps) - charts.MAX_DISTRIBUTIONS, "contestant")
     sections = {
         "The steps": joined(
-            drawn.place(
-                charts.distributions(steps),
-                "Measured steps, for which the contestants took turns. The fastest and slowest count at the ends.",
-            ),
+            drawn.place(charts.distributions(steps), caption),
             _contestants(report),
         ),
-        "Where the time goes": _time_section(report, drawn),
+        "Where the time goes": step_times(
+            {name: _shown_time(report, name, one) for name, one in comparison.measurements.items()}, drawn
+        ),
         "What each does": _words(report),
         "How to repeat it": repeat_facts([report.command], report.cluster, {}),
         "The cluster": cluster_section(report.cluster, _loads(report)),
@@ -63,6 +66,13 @@ def comparison_page(report: ComparisonReport) -> str:
     rounds = f"{comparison.num_rounds} rounds of {comparison.steps_per_round} steps of each, in turn"
     content = article(title, f"Comparison: {rounds}", _verdict(report), sections, name="comparison")
     return document(title, content, drawn)
+
+
+def _best_ahead(report: ComparisonReport) -> list[tuple[str, Measurement]]:
+    """Return the measurements, those of the first contestant and of the best one first, so that pictures show both."""
+    comparison = report.comparison
+    ahead = {next(iter(comparison.measurements)), comparison.best}
+    return sorted(comparison.measurements.items(), key=lambda one: one[0] not in ahead)
 
 
 def _verdict(report: ComparisonReport) -> Markup:
@@ -114,39 +124,17 @@ def _row(name: str, one: Measurement, ratio: Ratio | None) -> Row:
     )
 
 
-def _time_section(report: ComparisonReport, drawn: Charts) -> Markup:
-    shares = {name: _shares(report, name, one) for name, one in report.comparison.measurements.items()}
-    parts: dict[str, list[float | None]] = {
-        "compute": [one.compute for one in shares.values()],
-        "communication that compute does not hide": [one.exposed for one in shares.values()],
-        "waiting with nothing busy": [one.idle for one in shares.values()],
-    }
-    rows: list[Row] = [
-        (
-            name,
-            *(_time(one) for one in (shown.compute, shown.exposed, shown.idle)),
-            shown.busiest[0][0] if shown.busiest else "",
-            figure(shown.busiest[0][1], f"{shown.busiest[0][1]:.0%}") if shown.busiest else figure(None, ""),
-        )
-        for name, shown in shares.items()
-    ]
-    of_time = ("compute", "communication not hidden", "waiting with nothing busy")
-    columns = ("contestant", *of_time, "fullest", "it is busy")
-    return joined(
-        drawn.place(
-            charts.stacked(list(shares), parts),
-            "The parts of a step. Communication that runs beside compute is hidden, and not shown.",
-        ),
-        table("Where the time of a step goes.", columns, rows, numbers=(*of_time, "it is busy")),
+def _shown_time(report: ComparisonReport, name: str, measured: Measurement) -> ShownTime:
+    shares = time_shares(measured, report.model, report.cluster, report.strategies[name])
+    fullest, share = shares.busiest[0] if shares.busiest else (None, None)
+    return ShownTime(
+        compute_seconds=shares.compute,
+        exposed_communication_seconds=shares.exposed,
+        input_seconds=shares.input,
+        idle_seconds=shares.idle,
+        fullest=fullest,
+        fullest_share=share,
     )
-
-
-def _time(seconds: float | None) -> TableCell:
-    return figure(seconds, format_time(seconds or 0))
-
-
-def _shares(report: ComparisonReport, name: str, measured: Measurement) -> TimeShares:
-    return time_shares(measured, report.model, report.cluster, report.strategies[name])
 
 
 def _words(report: ComparisonReport) -> Markup:
@@ -160,5 +148,5 @@ def _words(report: ComparisonReport) -> Markup:
 def _loads(report: ComparisonReport) -> list[ClusterLoad]:
     return [
         ClusterLoad(name=name, shares=link_loads(one, report.model, report.cluster, report.strategies[name]))
-        for name, one in report.comparison.measurements.items()
+        for name, one in _best_ahead(report)
     ]

@@ -70,13 +70,16 @@ def _verdict(report: DiagnosisReport) -> Markup:
 
 def _costs(diagnosis: Diagnosis, drawn: Charts) -> Markup:
     ranked = [diagnosis.primary, *diagnosis.others]
-    shown = [one for one in ranked if one.finding.seconds > 0][:MAX_BARS]
+    costly = [one for one in ranked if one.finding.seconds > 0]
+    shown = costly[:MAX_BARS]
+    caption = "What each cause costs in a step. A cause may be the reason for another, so they overlap."
+    caption += charts.left_out(len(costly) - MAX_BARS, "cause")
     chart = charts.stacked(
         [one.cause.title for one in shown], {"costs": [one.finding.seconds for one in shown]} if shown else {}
     )
     unknown = [f"{CAUSES[name].title}: {reason}" for name, reason in diagnosis.unknown.items()]
     return joined(
-        drawn.place(chart, "What each cause costs in a step. A cause may be the reason for another, so they overlap."),
+        drawn.place(chart, caption),
         table("Causes.", ("cause", "of the step", "time", "where", "evidence"), list(_rows(ranked)), numbers=_NUMBERS),
         element("h3", "Not known") if unknown else None,
         items(unknown),
@@ -103,7 +106,7 @@ def _advice(report: DiagnosisReport) -> Markup:
     return joined(
         element("p", f"{cause.advice[:1].upper()}{cause.advice[1:]}."),
         element("pre", element("code", operands.fill(cause.command))),
-        element("p", "model.py is a task with the script's model.", class_="soft")
+        element("p", "model.py is a task with the same model.", class_="soft")
         if operands.needs_task(cause.command)
         else None,
     )

@@ -6,13 +6,13 @@ import statistics
 from collections.abc import Sequence
 
 from autosync.report import charts
-from autosync.report.charts import Chart, Charts
+from autosync.report.charts import Charts
 from autosync.report.markup import Markup, element, items, joined
+from autosync.report.step_times import step_times
 from autosync.report.study_report import StudyReport, TrialReport
 from autosync.report.tables import Row, TableCell, figure, table
-from autosync.search.shown_summary import ShownTime
 from autosync.strategy.wording import count
-from autosync.units import format_size, format_time
+from autosync.units import format_size
 
 
 def trials_section(report: StudyReport, drawn: Charts) -> Markup:
@@ -78,8 +78,10 @@ def proof_section(report: StudyReport, drawn: Charts) -> Markup:
     columns = ("contestant", "role", *of_time, "sent by a rank", "memory of a rank", "processors", "doubts")
     numbers = ("ms a step", "speed-up", "sent by a rank", "memory of a rank", "processors")
     caption = "Measured steps of the proof, in which all took turns. The fastest and slowest count at the ends."
+    steps = _steps(report)
+    caption += charts.left_out(sum(map(bool, steps.values())) - charts.MAX_DISTRIBUTIONS, "contestant")
     return joined(
-        drawn.place(charts.distributions(_steps(report)), caption),
+        drawn.place(charts.distributions(steps), caption),
         table("Contestants of the proof. The speed-up is over stock DDP.", columns, rows, numbers=numbers),
         items([f"{ratio.in_words}." for ratio in summary.winner.against]),
     )
@@ -94,54 +96,7 @@ def _steps(report: StudyReport) -> dict[str, tuple[float, ...]]:
 
 def time_section(report: StudyReport, drawn: Charts) -> Markup:
     """Return the section about the parts of a step, for stock DDP and for the other contestants."""
-    columns = (
-        "contestant",
-        "compute",
-        "communication not hidden",
-        "waiting with nothing busy",
-        "fullest",
-        "it is busy",
-    )
-    rows = [
-        (
-            one.name,
-            _time(one.time.compute_seconds),
-            _time(one.time.exposed_communication_seconds),
-            _time(one.time.idle_seconds),
-            *_fullest(one.time),
-        )
-        for one in report.summary.contests
-    ]
-    caption = "The parts of a step. Communication that runs beside compute is hidden, and not shown."
-    numbers = ("compute", "communication not hidden", "waiting with nothing busy", "it is busy")
-    return joined(
-        drawn.place(_step_parts(report), caption),
-        table("Where the time of a step goes.", columns, rows, numbers=numbers),
-    )
-
-
-def _step_parts(report: StudyReport) -> Chart | None:
-    contests = [one for one in report.summary.contests if one.time.compute_seconds is not None]
-    return charts.stacked(
-        [one.name for one in contests],
-        {
-            "compute": [one.time.compute_seconds for one in contests],
-            "communication that compute does not hide": [one.time.exposed_communication_seconds for one in contests],
-            "waiting with nothing busy": [one.time.idle_seconds for one in contests],
-        },
-    )
-
-
-def _fullest(time: ShownTime) -> tuple[str, TableCell]:
-    """Return what was fullest and for which share of the step; summaries of earlier versions name links alone."""
-    name, share = time.fullest, time.fullest_share
-    if name is None:
-        name, share = time.busiest_link, time.busiest_link_share
-    return name or "", figure(share, f"{share or 0:.0%}")
-
-
-def _time(seconds: float | None) -> TableCell:
-    return figure(seconds, format_time(seconds or 0))
+    return step_times({one.name: one.time for one in report.summary.contests}, drawn)
 
 
 def families_section(report: StudyReport) -> Markup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections import Counter
 
@@ -54,10 +55,7 @@ def repeat_section(report: StudyReport) -> Markup:
 
 def tune_command(settings: StudySettings) -> str:
     """Return the command that starts a study with these settings."""
-    words = ["autosync", "tune", *([settings.task] if settings.task else [])]
-    options = {
-        "--cluster": settings.cluster,
-        "--replay": settings.replay,
+    limits: dict[str, int | str | None] = {
         "--trials": settings.num_trials if settings.training_seconds is None else None,
         "--training": None if settings.training_seconds is None else f"{settings.training_seconds:.12g}s",
         "--budget": None if settings.budget_seconds is None else f"{settings.budget_seconds:g}s",
@@ -65,16 +63,18 @@ def tune_command(settings: StudySettings) -> str:
         "--proposer": settings.proposer,
         "--simulator": settings.simulator,
         "--prior": settings.prior,
+        "--seed": settings.seed,
+    }
+    of_tasks: dict[str, int | str | None] = {
+        "--effort": _effort(settings),
+        "--replay": settings.replay,
         "--allow": ",".join(settings.allow),
         "--target": settings.target,
         "--trial-timeout": f"{settings.trial_timeout_seconds:g}s",
-        "--seed": settings.seed,
-        "--effort": _effort(settings),
     }
-    for name, value in options.items():
-        if value not in (None, ""):
-            words += [name, str(value)]
-    return shlex.join(words)
+    options = limits if settings.is_script else {**limits, **of_tasks}
+    given = [(name, str(value)) for name, value in options.items() if value not in (None, "")]
+    return settings.tune_command(*itertools.chain.from_iterable(given))
 
 
 def _effort(settings: StudySettings) -> str | None:

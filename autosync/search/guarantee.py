@@ -22,6 +22,7 @@ from autosync.search.proof_capacity import most_at_once
 from autosync.search.training_fidelity import TrainingFidelity, measure_fidelities
 from autosync.search.trial_runner import TrialRunner
 from autosync.strategy.emit.settings import DdpSettings
+from autosync.strategy.stage_compute import strategy_compute_seconds
 from autosync.trials.compare import Comparison, Ratio, compare, speedup_frame
 from autosync.trials.contestant import Contestant
 from autosync.trials.outages import Outages
@@ -159,7 +160,10 @@ def prove(
         design=trials.effort.proof,
         policy=functools.partial(trials.policy, best_seconds),
         seed=seed,
-        compute_seconds=trials.model.step_seconds,
+        compute_seconds={
+            one.name: strategy_compute_seconds(one.candidate.strategy, trials.model, trials.cluster)
+            for one in contestants
+        },
         progress=progress.now,
     )
     other_cpu_share = trials.other_cpu_share()
@@ -245,7 +249,8 @@ def _default_alone(trials: TrialRunner, default: ProofContestant) -> Verdict:
 
 
 def _measured(trials: TrialRunner, default: ProofContestant) -> Measurement:
-    policy, compute_seconds = trials.effort.trial, trials.model.step_seconds
+    policy = trials.effort.trial
+    compute_seconds = strategy_compute_seconds(default.candidate.strategy, trials.model, trials.cluster)
     outages = Outages()
     while True:
         try:

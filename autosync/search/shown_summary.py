@@ -80,6 +80,7 @@ class ShownTime:
 
     compute_seconds: float | None = None
     exposed_communication_seconds: float | None = None
+    input_seconds: float | None = None
     idle_seconds: float | None = None
     busiest_link: str | None = None
     busiest_link_share: float | None = None

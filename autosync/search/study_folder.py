@@ -8,6 +8,7 @@ import fcntl
 import os
 import re
 import secrets
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -188,6 +189,14 @@ class StudySettings:
     def write(self, folder: StudyFolder) -> None:
         """Write the settings to their file."""
         documents.write(folder.settings, documents.dump(self, kind=SCHEMA_KIND, version=SCHEMA_VERSION))
+
+    def tune_command(self, *options: str) -> str:
+        """Return the command that begins a study of the same task, or tunes the same script, with these options."""
+        cluster = ["--cluster", self.cluster] if self.cluster else []
+        if self.is_script:
+            # The script's command is one text already.
+            return f"{shlex.join(['autosync', 'tune', *cluster, *options])} -- {self.task}"
+        return shlex.join(["autosync", "tune", *([self.task] if self.task else []), *cluster, *options])
 
 
 def read_settings(folder: StudyFolder) -> StudySettings:

@@ -166,12 +166,7 @@ def _headroom(winner: ProofResult, limit: Bound, divided: Bound | None) -> dict[
 
 def _contest(result: ProofResult, model: ModelSpec, cluster: ClusterSpec) -> dict[str, object]:
     measured, settings = result.measurement, result.contestant.settings
-    strategy = result.candidate.strategy
-    shares = time_shares(measured, model, cluster, strategy)
-    # The comparison knows one compute time for all, that without stages.
-    has_stages = strategy is not None and bool(strategy.stages)
-    rest = max(shares.step - shares.compute - shares.input, 0.0)
-    exposed = rest if has_stages or shares.input else measured.exposed_seconds
+    shares = time_shares(measured, model, cluster, result.candidate.strategy)
     return {
         "name": result.name,
         "role": result.contestant.role,
@@ -181,7 +176,7 @@ def _contest(result: ProofResult, model: ModelSpec, cluster: ClusterSpec) -> dic
         "stock_ddp": None if settings is None else settings.arguments(),
         "seconds": {"value": measured.median_seconds, "low": measured.low_seconds, "high": measured.high_seconds},
         "step_seconds": [float(f"{seconds:.6g}") for seconds in seconds_of_steps(measured.step_seconds)],
-        "exposed_seconds": exposed,
+        "exposed_seconds": max(shares.step - shares.compute - shares.input, 0.0),
         "bytes_sent": None if measured.bytes_sent is None else max(measured.bytes_sent),
         "peak_memory_bytes": max(measured.peak_memory_bytes),
         "cpu_share": measured.cpu_share,

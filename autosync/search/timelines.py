@@ -42,6 +42,9 @@ def record_timelines(trials: TrialRunner, verdict: Verdict, folder: StudyFolder,
         return
     if trials.is_recorded:
         return
+    if trials.cluster.device_type == "cuda":
+        progress.note("no timelines are recorded: on GPUs the host's clock does not show when work is done")
+        return
     seconds = NUM_STEPS * sum(result.measurement.median_seconds for result in wanted.values())
     if seconds > MOST_SECONDS:
         progress.note(f"no timelines are recorded: {NUM_STEPS} steps of each would take {seconds:.0f} s")

@@ -156,13 +156,14 @@ def compare(
     design: Design = DEFAULT_DESIGN,
     policy: Policy | PolicyOfSamples = DEFAULT_POLICY,
     seed: int = 0,
-    compute_seconds: float | None = None,
+    compute_seconds: Mapping[str, float] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
     """Measure contestants in turn on a service and compare their step times.
 
     A contestant that fails is left out; the others are warmed up again and go on. If fewer than two are left, the
-    failures are raised as an `OperationError`. `compute_seconds` is the time of a step without communication.
+    failures are raised as an `OperationError`. `compute_seconds` is the time of a step without communication, by the
+    names of contestants.
     """
     names = [contestant.name for contestant in contestants]
     assert len(names) >= 2, "a comparison has two contestants at least"
@@ -184,7 +185,7 @@ def compare(
         field.release()
     blocks = field.blocks()
     return Comparison(
-        measurements={name: field.measurement(name, compute_seconds) for name in blocks},
+        measurements={name: field.measurement(name, (compute_seconds or {}).get(name)) for name in blocks},
         ratios=ratios_to_first(blocks, design),
         best=best_of(blocks, design),
         beats_first=faster_than_first(blocks, design),

@@ -163,8 +163,8 @@ def next_run(seconds: Sequence[float], spent_seconds: float, policy: Policy) -> 
 def exposed_seconds(step_seconds: float, compute_seconds: float) -> float:
     """Return the exposed communication: the part of a step's time that compute does not explain.
 
-    `compute_seconds` is the time of a step on one rank alone: the model spec's `step_seconds`, which a replay sleeps
-    and a profile measured on a single process. So if ranks share processors, as the ranks of one node do, the time that
+    `compute_seconds` is the compute of a step on its busiest rank: from the model spec, whose times a replay sleeps and
+    a profile measured on a single process. So if ranks share processors, as the ranks of one node do, the time that
     they take from one another counts as exposed too.
     """
     return max(step_seconds - compute_seconds, 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +90,15 @@ def test_one_alone_is_compared_with_torch_ddp(shell: Shell) -> None:
     measurement = document["contestants"][1]["measurement"]
     assert len(measurement["step_seconds"][0]) == document["num_rounds"] * document["steps_per_round"]
     assert measurement["exposed_seconds"] == pytest.approx(0.08, rel=0.05)
+
+
+def test_what_is_not_hidden_knows_how_fast_devices_compute(shell: Shell) -> None:
+    cluster = load_cluster("cluster.yaml")
+    slow = replace(cluster, nodes=tuple(replace(node, compute=0.5) for node in cluster.nodes))
+    save_cluster(Path("cluster.yaml"), slow)
+    document = shell.json(*_compare("sharded"))
+    exposed = [one["measurement"]["exposed_seconds"] for one in document["contestants"]]
+    assert exposed == pytest.approx([0.16, 0.06], rel=0.05)
 
 
 def test_one_against_itself(shell: Shell) -> None:
@@ -205,10 +215,11 @@ def test_a_bundle_of_another_cluster_is_refused(shell: Shell) -> None:
 
 
 def test_a_page_is_written(shell: Shell) -> None:
-    assert shell.run(*_compare("torch-ddp", "sharded"), "-o", "page.html") == 0, shell.err
+    assert shell.run(*_compare("torch-ddp", "sharded"), "--timeout", "90s", "-o", "page.html") == 0, shell.err
     assert shell.err.splitlines()[-1] == "wrote page.html"
     page = Path("page.html").read_text(encoding="utf-8")
-    assert "autosync compare model.yaml --cluster cluster.yaml torch-ddp sharded --steps 60" in page
+    repeated = "autosync compare model.yaml --cluster cluster.yaml torch-ddp sharded --steps 60 --budget 120s"
+    assert f"{repeated} --timeout 90s --seed 0" in page
     assert "times as fast as torch-ddp" in page
     Path("page.html").write_text("mine", encoding="utf-8")
     assert shell.run(*_compare("torch-ddp", "sharded"), "-o", "page.html") == 2

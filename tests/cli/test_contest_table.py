@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autosync.cli.contest_table import ContestRow, format_contest
+from autosync.cli.contest_table import ContestRow, format_contest, rows_of
+from autosync.datasets.measured_input import MeasuredInput
+from autosync.datasets.schema import Measurement
+from autosync.specs.input_cost import InputCost
 from autosync.strategy.wording import WIDTH
+from autosync.testing.simulators import two_layers
 
 NAMES = (
     "stock DDP",
@@ -68,3 +75,15 @@ def test_what_is_the_same_for_all_is_told_once() -> None:
         "drift: all",
         "noisy: b",
     ]
+
+
+def test_waits_for_input_are_no_communication() -> None:
+    measured = Measurement(
+        step_seconds=((0.1,), (0.1,)), median_seconds=0.1, low_seconds=0.1, high_seconds=0.1, num_warmup_steps=4,
+        peak_memory_bytes=(1, 1), exposed_seconds=0.06, input=MeasuredInput(wait_seconds=(0.01, 0.05)),
+    )  # fmt: skip
+    model = two_layers()
+    read = replace(model, input=InputCost(worker_seconds=0.01, by_loader=True))
+    [[row], [known]] = (rows_of({"a": measured}, {}, one) for one in (model, read))
+    assert row.exposed_seconds == 0.06
+    assert known.exposed_seconds == pytest.approx(0.01)

@@ -84,9 +84,9 @@ def start(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts `autosync launch` and waits until every rank waits; kills what is left of it."""
     started: list[subprocess.Popen[str]] = []
 
-    def launch(*arguments: str) -> subprocess.Popen[str]:
+    def launch(*arguments: str, under: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            _command(*arguments), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            (*under, *_command(*arguments)), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         started.append(process)
         return process
@@ -165,6 +165,8 @@ def test_ranks_have_the_environment_of_torchrun_and_what_is_asked_for(run: Run) 
         "n0 rank 1 | 1 1 3 2 0 n0 granted",
         "n1 rank 2 | 2 0 3 1 1 n1 granted",
     ]
+    # Stock DDP in such a program would not see the bundle.
+    assert f"an unchanged script needs: -- {IDLE[1]}\n" in launched.stderr
 
 
 @pytest.mark.parametrize(
@@ -205,6 +207,18 @@ def test_a_signal_is_passed_on_and_nothing_is_left(
     if number == signal.SIGTERM:
         assert rest.count("asked to end") == 3
     assert f"all ranks were ended on {signal.Signals(number).name}" in errors
+    await_gone(ids)
+
+
+def test_a_signal_that_the_caller_ignores_stays_ignored(
+    start: Callable[..., subprocess.Popen[str]], await_gone: AwaitGone
+) -> None:
+    launched = start("here.yaml", "--", *IDLE, "--wait", under=("nohup",))
+    ids = _waiting(launched)
+    launched.send_signal(signal.SIGHUP)
+    launched.send_signal(signal.SIGTERM)
+    launched.communicate(timeout=60)
+    assert launched.returncode == 128 + signal.SIGTERM
     await_gone(ids)
 
 

@@ -67,6 +67,26 @@ def test_a_slow_rank_is_found_with_its_phase(work: Any, ranks: Any, num: int, si
     assert found.primary.finding.seconds == pytest.approx(step - healthy, rel=0.1, abs=0.002)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "num_usual", "subject"),
+    [
+        ("aabb", 2, "b"),
+        ("abbb", 1, "b"),
+        ("aaaa", 2, "rank 2 on a, rank 3 on a"),
+        ("abcd", 2, "rank 2 on c, rank 3 on d"),
+        ("aabb", 3, "rank 3 on b"),
+    ],
+)
+def test_ranks_that_are_late_together_are_found(
+    work: Any, ranks: Any, nodes: str, num_usual: int, subject: str
+) -> None:
+    works = [work()] * num_usual + [work(forward=0.25)] * (4 - num_usual)
+    found = diagnose(ranks(works=works, rate=1e11).evidence(nodes=tuple(nodes), links=_links(4)))
+    assert (found.primary.name, found.primary.finding.subject) == ("slow_rank", subject)
+    assert found.primary.finding.seconds == pytest.approx(0.2, abs=0.005)
+    assert f"{subject} work" in found.primary.finding.told
+
+
 @given(num=num_ranks, late=st.floats(0.5, 5))
 def test_slow_input_of_all_ranks_is_no_slow_rank(work: Any, ranks: Any, num: int, late: float) -> None:
     found = diagnose(ranks(works=[work(input=0.15 * late)] * num, rate=1e11).evidence(links=_links(num)))

@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from autosync.doctor.examine import examine
+from autosync.errors import InputError
+from autosync.specs.cluster_file import load_cluster
 
 SCRIPT = Path(__file__).parent / "scripts" / "planted.py"
 LIMIT_SECONDS = 120.0
@@ -59,3 +64,9 @@ def test_a_model_spec_is_replayed() -> None:
     found = _doctor("ncf_small")
     assert found["model"] == "ncf_small"
     assert found["most_speedup"] >= 1
+
+
+def test_a_replay_on_gpus_is_refused(tmp_path: Path) -> None:
+    cluster = replace(load_cluster("local-2"), backend="nccl")
+    with pytest.raises(InputError, match=r"ncf_small on local-2, whose backend is nccl \(doctor watches"):
+        examine(cluster, target="ncf_small", num_steps=2, seconds=1.0, probes=False, folder=tmp_path)

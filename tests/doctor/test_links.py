@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autosync.doctor.links import link_rates
 from autosync.specs.cluster import ClusterSpec, Node, Rack
 from tests.helpers.probed_clusters import probed
@@ -66,3 +68,18 @@ def test_an_uplink_that_its_nodes_cannot_fill_is_not_slow() -> None:
 def test_a_rack_that_holds_the_whole_cluster_has_no_slow_uplink() -> None:
     racks = (Rack(name="east", uplink_out=1e9, uplink_in=1e9),)
     assert _slowest(_cluster(1e9, 1e9, racks=racks))[1] == 1
+
+
+def test_links_that_only_serve_are_not_judged() -> None:
+    """Stock DDP sends nothing to servers, so neither their links count nor the uplinks behind which no others are."""
+    racks = tuple(Rack(name=name, uplink_out=1e9, uplink_in=1e9) for name in ("east", "west"))
+    fast = _cluster(1e9, 1e9, 1e9, 1e9, racks=racks)
+    slow = replace(fast.nodes[3], role="server", devices=0, bandwidth_out=1e8, bandwidth_in=1e8)
+    served = replace(fast, nodes=(*fast.nodes[:3], slow))
+    assert _slowest(served)[1] == 1
+    store = Rack(name="store", uplink_out=1e8, uplink_in=1e8)
+    served = replace(served, nodes=(*fast.nodes[:3], replace(slow, rack="store")), racks=(*racks, store))
+    assert {link.subject for link in link_rates(served)} == {"n0", "n1", "n2", "east", "west"}
+    assert _slowest(served)[1] == 1
+    alone = replace(served, nodes=tuple(replace(node, rack="east") for node in fast.nodes[:3]) + served.nodes[3:])
+    assert {link.subject for link in link_rates(alone)} == {"n0", "n1", "n2"}

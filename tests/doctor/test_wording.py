@@ -9,6 +9,7 @@ import pytest
 
 from autosync.doctor.causes import CAUSES
 from autosync.doctor.diagnosis import diagnose
+from autosync.doctor.evidence import WatchedVariable
 from autosync.doctor.gain import Gain, gain_of_script
 from autosync.doctor.wording import Operands, describe, fields
 from autosync.specs.cluster import ClusterSpec, Node
@@ -56,6 +57,16 @@ def test_the_next_command_names_what_the_user_has_typed(work: Any, ranks: Any) -
     assert SCRIPT.again == "autosync doctor --cluster 'my cluster.yaml' -- train.py --name 'a b'"
 
 
+def test_a_model_spec_is_no_task() -> None:
+    spec = Operands(cluster="c", model="resnet50", options=("--steps", "5"))
+    compute = CAUSES["compute"].command
+    assert spec.fill(compute) == SCRIPT.fill(compute) == "autosync profile model.py"
+    assert MODEL.fill(compute) == "autosync profile model.py"
+    assert [one.needs_task(compute) for one in (spec, SCRIPT, MODEL)] == [True, True, False]
+    assert not spec.needs_task(CAUSES["bucket_sizes"].command)
+    assert spec.again == "autosync doctor resnet50 --cluster c --steps 5"
+
+
 @pytest.mark.parametrize("name", sorted(CAUSES))
 def test_every_command_can_be_filled_in(name: str) -> None:
     for operands in (SCRIPT, MODEL):
@@ -86,3 +97,26 @@ def test_the_gain_of_a_script_keeps_the_slowest_ranks_work(work: Any, ranks: Any
     assert gain.bound_seconds == pytest.approx(0.351)
     assert gain.because == "the slowest rank's own work"
     assert gain.most > 1
+
+
+@pytest.mark.parametrize(
+    ("least_bytes", "num_passes", "bound"),
+    # Without accumulation factors of three other ranks come in; of an embedding few rows may.
+    [(10**7, 1, 1.0), (10**6, 1, 0.3), (10**6, 2, 1.0), (0, 1, None), (0, 2, None)],
+)
+def test_the_gain_of_a_script_knows_the_slower_direction_of_a_link(
+    work: Any, ranks: Any, least_bytes: int, num_passes: int, bound: float | None
+) -> None:
+    nodes = (
+        Node(name="n0", host="h0", bandwidth_out=1e9, bandwidth_in=1e7),
+        Node(name="n1", host="h1", bandwidth_out=1e9, bandwidth_in=1e9, devices=3),
+    )
+    cluster = ClusterSpec(name="c", nodes=nodes, launcher="testbed")
+    evidence = ranks(works=[work(forward=0.01, backward=0.01)] * 4, num_passes=num_passes).evidence()
+    variables = (WatchedVariable(name="w", num_bytes=10**7, least_bytes=least_bytes),)
+    first = replace(evidence.ranks[0], variables=variables)
+    gain = gain_of_script(replace(evidence, ranks=(first, *evidence.ranks[1:])), cluster)
+    if bound is None:
+        assert gain.because == "the slowest rank's own work"
+    else:
+        assert (gain.bound_seconds, gain.because) == (pytest.approx(bound), "what must pass the slowest link")

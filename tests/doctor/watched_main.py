@@ -45,17 +45,27 @@ class Rows(Dataset):
 
 
 def train(rank: int) -> list[float]:
-    """Train with two microsteps a step, of which the last synchronises; return the weights."""
+    """Train with two microsteps a step, of which the last synchronises; return the weights.
+
+    One step more overflows, and the scaler skips its update.
+    """
     torch.manual_seed(0)
     model = DistributedDataParallel(Model(), find_unused_parameters=True, bucket_cap_mb=0.0001)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
     batches = torch.Generator().manual_seed(rank)
-    for rows in DataLoader(Rows(), batch_size=16):
+
+    def step(rows: torch.Tensor, factor: float = 1.0) -> None:
         optimizer.zero_grad()
         with model.no_sync():
-            model(torch.randint(50, (16,), generator=batches)).square().mean().backward()
-        model(rows).square().mean().backward()
-        optimizer.step()
+            scaler.scale(model(torch.randint(50, (16,), generator=batches)).square().mean()).backward()
+        scaler.scale(factor * model(rows).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    for number, rows in enumerate(DataLoader(Rows(), batch_size=16)):
+        step(rows)
+        if number == NUM_STEPS // 2:
+            step(rows, factor=float("inf"))
         with torch.no_grad():
             model(torch.randint(50, (16,), generator=batches))
     return [float(number) for one in model.state_dict().values() for number in one.flatten()]
@@ -64,7 +74,7 @@ def train(rank: int) -> list[float]:
 def main(rank: int, store: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     before, backward = dict(vars(DistributedDataParallel)), torch.autograd.backward
-    next_batch = _BaseDataLoaderIter.__next__
+    next_batch, scaled_step = _BaseDataLoaderIter.__next__, torch.amp.GradScaler.step
     stock = train(rank)
     stepped: list[int] = []
     watch = Watch(lambda one: stepped.append(len(one.notes.steps)))
@@ -76,7 +86,8 @@ def main(rank: int, store: str) -> None:
         "equal": stock == watched,
         "put_back": before == dict(vars(DistributedDataParallel))
         and torch.autograd.backward is backward
-        and _BaseDataLoaderIter.__next__ is next_batch,
+        and _BaseDataLoaderIter.__next__ is next_batch
+        and torch.amp.GradScaler.step is scaled_step,
         "loader": all(BATCH_SECONDS <= step.loader_seconds < step.seconds for step in steps),
         "num_workers": watch.settings().num_workers,
         "stepped": stepped,

@@ -12,7 +12,13 @@ import pytest
 
 from autosync.launchers import script_run as module
 from autosync.launchers.request import LOST, LaunchRequest, Process, TrainingScript
-from autosync.launchers.script_run import ScriptOutcome, ScriptRun, passed_on_settings, script_of
+from autosync.launchers.script_run import (
+    ScriptOutcome,
+    ScriptRun,
+    passed_on_settings,
+    script_behind_python,
+    script_of,
+)
 from autosync.signatures import SECRET_VARIABLE
 from autosync.specs.cluster import ClusterSpec, Node
 
@@ -187,6 +193,21 @@ def test_python_files_and_modules_run_in_the_python_of_the_cluster(
     assert script.command == words
     assert script.server_command == ("/opt/python", "-P", "-m", "autosync.cli", "serve")
     assert script.files == {"AUTOSYNC_BUNDLE": Path("b.yaml"), "AUTOSYNC_BUNDLE_2": Path("c.yaml")}
+
+
+@pytest.mark.parametrize(
+    ("command", "behind"),
+    [
+        ("python train.py --epochs 3", "train.py"),
+        ("/opt/venv/bin/python3.11 -u -m pkg.train x", "-m pkg.train"),
+        ("python -m autosync.run train.py", ""),
+        ("python -c pass", ""),
+        ("python_train.py", ""),
+        ("bash run.sh train.py", ""),
+    ],
+)
+def test_a_script_that_a_command_gives_to_python_is_seen(command: str, behind: str) -> None:
+    assert script_behind_python(command.split()) == tuple(behind.split())
 
 
 def test_settings_are_given_or_taken_from_here() -> None:

@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,16 @@ def test_the_cluster_is_drawn_with_the_load_of_its_links(report: StudyReport) ->
     svg = base64.b64decode((image["src"] or "").partition("base64,")[2]).decode()
     for words in ("n0", "n1", "stock DDP", "the winner", "%"):
         assert words in svg
+
+
+def test_waits_for_input_are_a_part_of_a_step(report: StudyReport) -> None:
+    waiting = tuple(replace(one, time=replace(one.time, input_seconds=0.03)) for one in report.summary.contests)
+    assert "waiting for input" not in report_page([report])
+    found = check_deaf(report_page([replace(report, summary=replace(report.summary, contests=waiting))]))
+    assert "waiting for input" in found.text
+    assert "30 ms" in found.text
+    parts = [[one["label"] for one in chart["series"]] for chart in json.loads(found.content["script"][0])]
+    assert any(labels[0] == "waiting for input" for labels in parts)
 
 
 def test_a_hostile_study_is_data(hostile: StudyReport) -> None:
@@ -126,8 +137,6 @@ def test_the_best_so_far_never_rises(report: StudyReport) -> None:
 
 
 def _failed(trial: TrialReport) -> TrialReport:
-    from dataclasses import replace
-
     from autosync.datasets.schema import Failure
 
     failed = replace(trial.record, measurement=None, failure=Failure(kind="raised", message="no luck"))
@@ -144,6 +153,13 @@ def test_the_command_begins_the_same_study(report: StudyReport) -> None:
     assert words.startswith("autosync tune ")
     assert " --trials 5 " in words
     assert " --seed 0 --effort normal" in words
+
+
+def test_the_command_tunes_the_same_script(report: StudyReport) -> None:
+    assert report.settings is not None
+    words = tune_command(replace(report.settings, is_script=True, task="train.py --name 'a b'", cluster="c.yaml"))
+    assert words.startswith("autosync tune --cluster c.yaml --trials 5 ")
+    assert words.endswith(" --seed 0 -- train.py --name 'a b'")
 
 
 @pytest.mark.parametrize("num_rows", [1, MAX_ROWS, MAX_ROWS + 7])

@@ -67,6 +67,18 @@ def test_the_fastest_of_those_that_are_faster_wins(prove_with, finalists: tuple[
     assert prove_with(_steps(0.2), _steps(0.1), _steps(0.15)).winner.candidate == finalists[0]
 
 
+def test_what_is_not_hidden_knows_how_fast_devices_compute(model: ModelSpec, cluster: ClusterSpec) -> None:
+    slow = replace(cluster, nodes=tuple(replace(node, compute=0.5) for node in cluster.nodes))
+    sharded = candidate("preset:sharded", build_preset("sharded", model, slow), model, slow)
+    service = FakeService({STOCK: _steps(0.2), sharded.name: _steps(0.1)})
+    trials = TrialRunner(
+        study="s", service=service, preparer=TrialPreparer(model, slow), is_replayed=True, effort=NORMAL_EFFORT
+    )
+    exposed = [one.measurement.exposed_seconds for one in prove(trials, [sharded]).results]
+    assert exposed == pytest.approx([0.16, 0.06], rel=0.05)
+    assert prove(trials, []).winner.measurement.exposed_seconds == pytest.approx(0.16, rel=0.05)
+
+
 def test_what_is_slower_or_the_same_leaves_the_default(prove_with) -> None:  # type: ignore[no-untyped-def]
     verdict = prove_with(_steps(0.1), _steps(0.1), _steps(0.2))
     assert verdict.winner.candidate == STOCK_DDP

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import pytest
 from autosync.pictures.trace_file import read_trace, steps_of
 from autosync.search.study_folder import StudyFolder
 from autosync.search.timelines import MOST_SECONDS, NUM_STEPS
+from autosync.specs.cluster import ClusterSpec
 from autosync.testing.trials import FakeService, FakeSteps
 from autosync.trials.contestant import Contestant
 
@@ -50,6 +52,13 @@ def test_a_replay_records_nothing(tune_fake: TuneFake) -> None:
     tuned, _ = tune_fake(SLOW, num_trials=3)
     replayed, _ = tune_fake({}, replay=str(tuned.folder), study="replayed", num_trials=3)
     assert not StudyFolder(replayed.folder).timelines.exists()
+
+
+def test_on_gpus_nothing_is_recorded(tune_fake: TuneFake, told: Told, cluster: ClusterSpec) -> None:
+    tuned, service = tune_fake(SLOW, cluster=replace(cluster, backend="nccl"), num_trials=3, progress=told)
+    assert "timeline" not in {what for what, _, _ in service.calls}
+    assert not StudyFolder(tuned.folder).timelines.exists()
+    assert "no timelines are recorded: on GPUs the host's clock does not show when work is done" in told.notes
 
 
 def test_long_steps_are_not_recorded(tune_fake: TuneFake, told: Told) -> None:

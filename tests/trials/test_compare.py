@@ -116,12 +116,14 @@ def test_what_a_comparison_says_of_each() -> None:
         "b": FakeSteps(seconds=0.1, noise=0.01, bytes_per_step=2000, peak_memory_bytes=7),
     }
     service = FakeService(steps)
-    comparison = compare(service, [Contestant(name="a"), Contestant(name="b")], compute_seconds=0.08)
+    contestants = [Contestant(name="a"), Contestant(name="b")]
+    comparison = compare(service, contestants, compute_seconds={"a": 0.08, "b": 0.04})
     first, second = comparison.measurements["a"], comparison.measurements["b"]
     assert (comparison.num_rounds, comparison.steps_per_round) == (12, 5)
     assert first.num_steps == second.num_steps == 60
     assert first.low_seconds <= first.median_seconds <= first.high_seconds
     assert first.exposed_seconds == pytest.approx(0.12, rel=0.05)
+    assert second.exposed_seconds == pytest.approx(0.06, rel=0.05)
     assert (first.bytes_sent, second.bytes_sent) == ((1000, 1000), (2000, 2000))
     assert (first.peak_memory_bytes, second.peak_memory_bytes) == ((5, 5), (7, 7))
     assert (first.flags, second.flags) == (("busy_cpu",), ())
