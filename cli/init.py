@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from autosync import units
+from autosync.cli.operands import tell_of_idle_gpus
 from autosync.cli.output import force_option, json_option, note, print_json, print_text, refuse_overwrite
 from autosync.errors import InputError
 
@@ -28,6 +29,12 @@ LAUNCHERS: dict[str, str] = {
     "testbed": "hosts emulated on this machine",
 }
 
+NEEDLESS: dict[str, tuple[tuple[str, ...], str]] = {
+    "local": (("hosts", "bandwidth", "python"), "the cluster is this machine alone, which has no links between nodes"),
+    "testbed": (("python",), "emulated hosts run the Python of this command"),
+}
+"""The options that a launcher has no use for, and why."""
+
 T = TypeVar("T")
 
 
@@ -44,7 +51,7 @@ Examples:
 @click.option("--devices", type=click.IntRange(1), help="Ranks on each node: one for each GPU, or one.")
 @click.option("--bandwidth", metavar="RATES", help="Rate of each link, such as 10 Gbit/s: one, or one for each host.")
 @click.option("--python", metavar="PATH", help="Python on the nodes, if its path differs from the one here.")
-@click.option("--backend", type=click.Choice(["gloo", "nccl"]), default="gloo", show_default=True, help="The backend.")
+@click.option("--backend", type=click.Choice(["gloo", "nccl"]), help="The backend.  [default: gloo]")
 @click.option("--check/--no-check", default=None, help="Check every node.  [default: ask]")
 @click.option("--probe/--no-probe", default=None, help="Measure the links and keep the result.  [default: ask]")
 @click.option("--yes", is_flag=True, help="Ask nothing: take the default of each question.")
@@ -65,7 +72,7 @@ def init(
     devices: int | None,
     bandwidth: str | None,
     python: str | None,
-    backend: BackendName,
+    backend: BackendName | None,
     check: bool | None,
     probe: bool | None,
     yes: bool,
@@ -85,11 +92,12 @@ def init(
     refuse_overwrite(output, force=force)
     ask = _Questions(asks=not yes)
     given = {"launcher": launcher, "hosts": hosts, "devices": devices, "bandwidth": bandwidth, "python": python}
-    spec = draft_cluster(_answers(ask, output.stem, given, backend))
+    spec = draft_cluster(_answers(ask, output.stem, given, backend or "gloo"))
     save_cluster(output, spec)
     if not as_json:
         print_text(describe(spec))
     note(f"wrote {output}")
+    _tell_of_devices(spec, output, is_named=backend is not None)
     checked = _check(spec, output) if ask.agrees("Check every node now?", "--check", check) else None
     is_probed = False
     if (checked is None or not checked.errors) and len(spec.nodes) > 1:
@@ -157,6 +165,10 @@ def _answers(ask: _Questions, name: str, given: dict[str, Any], backend: Backend
     from autosync.specs.host_lists import expand_hosts
 
     launcher = given["launcher"] or _launcher(ask)
+    options, rule = NEEDLESS.get(launcher, ((), ""))
+    if needless := [f"--{option}" for option in options if given[option] is not None]:
+        what = f"{' and '.join(needless)} with the launcher {launcher}"
+        raise InputError(what, rule=rule, hint=f"leave out {' and '.join(needless)}")
     if launcher == "local":
         question = "How many ranks (processes) does this machine run?"
         devices = ask.text(question, "--devices", given["devices"], default="2")
@@ -208,6 +220,14 @@ def _rate(text: str) -> float:
     except ValueError as error:
         rule = "one rate for all hosts, or one for each, with commas"
         raise InputError(f"--bandwidth: {error}", rule=rule) from error
+
+
+def _tell_of_devices(spec: ClusterSpec, output: Path, *, is_named: bool) -> None:
+    """Tell what the file leaves out about GPUs: that there are some, unless the backend was named, or their links."""
+    if not is_named:
+        tell_of_idle_gpus(spec)
+    if spec.backend == "nccl" and any(node.devices > 1 for node in spec.nodes):
+        note(f"GPUs of a node count as linked by PCIe; for NVLink, write intra_bandwidth: 300 GB/s (or so) in {output}")
 
 
 def _check(spec: ClusterSpec, output: Path) -> ClusterCheck:

@@ -22,6 +22,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 MODEL_HELP = "A model spec, the name of a shipped one, or a task (FILE.py)."
 CLUSTER_HELP = "A cluster file, or the name of a shipped one."
 
+DEVICES = Path("/dev")
+"""Where a machine has a file for each of its GPUs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyOperand:
@@ -63,6 +66,12 @@ def model_and_cluster(
     if is_task(model_target):
         note(f"profiling {model_target}")
     return model_of(model_target, device=cluster.device_type, cuts=cuts), cluster
+
+
+def tell_of_idle_gpus(cluster: ClusterSpec) -> None:
+    """Note if ranks will train on the CPU although this machine has GPUs. Emulated hosts are meant to have none."""
+    if cluster.backend == "gloo" and not cluster.is_emulated and any(DEVICES.glob("nvidia[0-9]*")):
+        note("ranks will train on the CPU (backend: gloo); this machine has GPUs: backend: nccl trains on them")
 
 
 def context_of(model_target: str | None, cluster_target: str | None) -> tuple[ModelSpec, ClusterSpec] | None:

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from autosync.cli.consent_prompt import TOLD, consent_of, fields_of, lines_of, trust_option
 from autosync.cli.dry_run import describe_launch, dry_run_option, launch_fields
-from autosync.cli.operands import CLUSTER_HELP
+from autosync.cli.operands import CLUSTER_HELP, tell_of_idle_gpus
 from autosync.cli.options import ScriptCommand, positive_seconds, script_of_command, seed_option, some_seconds
 from autosync.cli.output import force_option, json_option, note, print_json, print_text, refuse_overwrite
 from autosync.cli.profile_warnings import profile_warning_lines
@@ -67,7 +67,7 @@ Examples:
   autosync tune --replay resnet50-4-hosts-20260131-120000 --proposer evolution
   autosync tune model.py --cluster cluster.yaml --target ddp
   autosync tune model.py --cluster cluster.yaml --allow lossy
-  autosync tune model.py --cluster cluster.yaml --prior records.parquet
+  autosync tune model.py --cluster cluster.yaml --prior lab/records
   autosync tune resnet50 --cluster 4-hosts --dry-run
   autosync tune examples/loops/matrix_factorisation.py --cluster local-2 --epochs 5 -o schedule.yaml""",
 )
@@ -233,7 +233,11 @@ def _tune(
     from autosync.search.shown_summary import shown
     from autosync.search.study_folder import StudyFolder
     from autosync.search.tune import tune as run_tune
+    from autosync.specs.cluster_file import load_cluster
+    from autosync.specs.task_file import is_task
 
+    if of["cluster"] is not None and of["replay"] is None and is_task(of["model"]):
+        tell_of_idle_gpus(load_cluster(of["cluster"]))
     with TuningView() as progress:
         tuned = run_tune(
             **of, **how, effort=None if effort is None else EFFORTS[effort], output=output, progress=progress

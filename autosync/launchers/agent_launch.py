@@ -122,6 +122,7 @@ class AgentLaunch:
             "files": files if process.reach else {},
             "control": bool(process.reach) and self._request.control is not None,
             "addresses": [process.host, *sorted(others)],
+            "nics": process.nics,
         }
         return json.dumps(fields).encode()
 

@@ -63,6 +63,7 @@ def process_of(
         role=rank.role,
         node=node.name,
         host=node.host,
+        nics=node.nics,
         command=command,
         environment=environment,
         log=logs / f"rank-{rank.index}.log",

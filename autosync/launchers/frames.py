@@ -2,9 +2,9 @@
 
 A frame has a kind, a slot (the process that it is about) and a payload.
 
-To the agent: START (JSON: command, environment, folder, log, files, control, addresses), SIGNAL (a number), CONTROL
-(bytes for the rank's control connection; empty: the end of it), STOP (seconds of grace), PING (seconds of patience;
-empty: without limit; the slot is a number that PONG repeats).
+To the agent: START (JSON: command, environment, folder, log, files, control, addresses, nics), SIGNAL (a number),
+CONTROL (bytes for the rank's control connection; empty: the end of it), STOP (seconds of grace), PING (seconds of
+patience; empty: without limit; the slot is a number that PONG repeats).
 
 From the agent: HELLO (JSON), OUTPUT, CONTROL, EXIT (an exit code as in `subprocess`), FAULT (why a process could not
 start), PONG, TOLD (a signal that the agent itself received, after which it ends).

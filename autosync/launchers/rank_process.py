@@ -32,7 +32,8 @@ class RankProcess:
             interface = find_interface(request["addresses"])
             if interface:
                 environment["GLOO_SOCKET_IFNAME"] = interface
-                environment.setdefault("NCCL_SOCKET_IFNAME", interface)
+                if request["nics"] == 1:
+                    environment.setdefault("NCCL_SOCKET_IFNAME", interface)
         if not Path(request["folder"]).is_dir():
             raise OSError("there is no folder " + request["folder"])
         self.code: int | None = None

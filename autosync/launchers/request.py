@@ -22,13 +22,15 @@ DEFAULT_PORT = 29500
 class Process:
     """One rank's process: its role, host, command, additional environment, and the log for its output.
 
-    `reach` is the command that leads from this machine to the node; empty if the node is this machine.
+    `nics` is the number of network interfaces of its node. `reach` is the command that leads from this machine to the
+    node; empty if the node is this machine.
     """
 
     rank: int
     role: Role = "worker"
     node: str = ""
     host: str
+    nics: int = 1
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     log: Path

@@ -135,8 +135,19 @@ def _allocation(cluster: ClusterSpec) -> list[str]:
         f"--nodelist={_hosts(cluster)}",
         "--ntasks-per-node=1",
         "--exclusive",
+        *_gpus(cluster, more),
         *more,
     ]
+
+
+def _gpus(cluster: ClusterSpec, more: Sequence[str]) -> list[str]:
+    """Return the option that asks for the GPUs of ranks: --exclusive alone shows none to steps.
+
+    Slurm asks for as many on every node. The user's own options may say how they are to be had, or `--gres=none`.
+    """
+    numbers = {node.devices for node in cluster.nodes}
+    is_said = any(option.startswith(("--gres", "--gpus", "-G")) for option in more)
+    return [] if cluster.backend != "nccl" or len(numbers) > 1 or is_said else [f"--gres=gpu:{numbers.pop()}"]
 
 
 def _hosts(cluster: ClusterSpec) -> str:

@@ -7,6 +7,7 @@ gradients become ready, as the profile of a task does. All hooks are gone when t
 from __future__ import annotations
 
 import contextlib
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -141,14 +142,15 @@ class Observation:
         if self._sees_uses:
             self.uses.watch()
 
-    def step_ends(self) -> None:
-        """The next step begins."""
+    def step_ends(self, *, has_update: bool = True) -> None:
+        """The next step begins. The one before is left out if its update was skipped."""
         self._close_microstep()
-        self._order.step_ends()
-        if self._microsteps:
-            self._steps.append(profiled_step(self._microsteps, self._update_seconds, known_rows))
+        self._order.step_ends(has_update=has_update)
+        if has_update:
+            if self._microsteps:
+                self._steps.append(profiled_step(self._microsteps, self._update_seconds, known_rows))
+            self._recorder.asks_sequence = False
         self._microsteps, self._update_seconds = [], 0.0
-        self._recorder.asks_sequence = False
 
     @property
     def _sees_uses(self) -> bool:
@@ -212,7 +214,7 @@ class Observation:
         facts = _Facts(
             name=name,
             batch_size=self._batch_size,
-            accumulation_steps=max(counts),
+            accumulation_steps=statistics.mode(counts),
             clip_norm=self.uses.clip_norm,
             loss_scaling=self.uses.scales,
         )

@@ -36,7 +36,13 @@ class StepMeter:
         self._began: float | None = None
         self._updated: float | None = None
         self._is_disturbed = False
+        self._is_skipped = False
         self._wait_seconds = 0.0
+
+    @property
+    def has_no_update(self) -> bool:
+        """Whether what was taken for a step has ended without any update, because a scaler of gradients skipped it."""
+        return self._is_skipped and self._updated is None
 
     def ends_a_step(self) -> bool:
         """A forward pass that wants gradients begins: return whether it is the first of a step.
@@ -61,13 +67,17 @@ class StepMeter:
     def step_begins(self) -> None:
         """The first forward pass of a step begins now; what came since the last step is part of neither."""
         self._updated = None
-        self._is_disturbed = False
+        self._is_disturbed = self._is_skipped = False
         self._wait_seconds = 0.0
         self._began = self._clock()
 
     def update_ends(self) -> None:
         """An optimizer of the model has made its step."""
         self._updated = self._clock()
+
+    def update_is_skipped(self) -> None:
+        """The step of an optimizer of the model was skipped."""
+        self._is_skipped = True
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:

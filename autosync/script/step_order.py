@@ -65,9 +65,10 @@ class StepOrder:
         """It has ended."""
         self._stepped.append(weakref.ref(optimizer))
 
-    def step_ends(self) -> None:
-        """The next step begins."""
-        self._steps.append(self._stepped)
+    def step_ends(self, *, has_update: bool) -> None:
+        """The next step begins. The one before does not count if its update was skipped."""
+        if has_update:
+            self._steps.append(self._stepped)
         self._stepped = []
         self._has_passes = self._is_synchronised = False
 

@@ -57,6 +57,7 @@ class SwitchingDoor(Door):
         self._wanted: Bundle | None = None
         self._model: Callable[[], torch.nn.Module | None] = lambda: None
         self._depth = 0
+        self._num_updates = 0
         self._is_in_training = True
 
     @contextlib.contextmanager
@@ -88,6 +89,7 @@ class SwitchingDoor(Door):
             (torch.nn.utils.clip_grad, "clip_grad_norm_", self._clipping(clip)),
             (torch.optim.Optimizer, "__init__", self._noting(vars(torch.optim.Optimizer)["__init__"])),
             (_BaseDataLoaderIter, "__next__", self._waiting(vars(_BaseDataLoaderIter)["__next__"])),
+            (torch.amp.GradScaler, "step", self._scaling(vars(torch.amp.GradScaler)["step"])),
         ]
 
     # What the listener asks for.
@@ -158,14 +160,10 @@ class SwitchingDoor(Door):
                 self._refuse_other(bare_of(ddp.module))
             if not torch.is_grad_enabled() or ddp is not self.switch.ddp:
                 return stock(ddp, *inputs, **options)
+            if self.meter.has_no_update:
+                self._leave_out_step()
             if self.meter.ends_a_step():
-                if self._observation is not None:
-                    self._observation.step_ends()
-                self._listener.step_begins(self)
-                if self.switch.bundle is not self._wanted:
-                    self._put_anew()
-                self.meter.step_begins()
-                self._is_in_training = ddp.module.training
+                self._begin_step(ddp)
             if ddp.module.training != self._is_in_training:
                 # Some of the passes belong to an evaluation.
                 self.meter.disturb()
@@ -177,6 +175,21 @@ class SwitchingDoor(Door):
             return result
 
         return _not_compiled(pre_forward)
+
+    def _begin_step(self, ddp: Any) -> None:
+        if self._observation is not None:
+            self._observation.step_ends()
+        self._listener.step_begins(self)
+        if self.switch.bundle is not self._wanted:
+            self._put_anew()
+        self.meter.step_begins()
+        self._is_in_training = ddp.module.training
+
+    def _leave_out_step(self) -> None:
+        """Go on as if the passes whose update was skipped had not been made."""
+        if self._observation is not None:
+            self._observation.step_ends(has_update=False)
+        self.meter.step_begins()
 
     def _put_anew(self) -> None:
         """Have the wanted bundle train the model that the script has wrapped anew, if it fits."""
@@ -254,9 +267,21 @@ class SwitchingDoor(Door):
         if self._trains(optimizer):
             self._depth = max(self._depth - 1, 0)
             if self._depth == 0:
+                self._num_updates += 1
                 self.meter.update_ends()
                 if self._observation is not None:
                     self._observation.update_ends(optimizer)
+
+    def _scaling(self, stock: Method) -> Method:
+        def step(scaler: Any, optimizer: torch.optim.Optimizer, *arguments: Any, **options: Any) -> Any:
+            before = self._num_updates
+            result = stock(scaler, optimizer, *arguments, **options)
+            # After an overflow, the scaler does not call the optimizer.
+            if self._num_updates == before and self._trains(optimizer):
+                self.meter.update_is_skipped()
+            return result
+
+        return step
 
     def _trains(self, optimizer: torch.optim.Optimizer) -> bool:
         return any(id(one) in self._parameters for group in optimizer.param_groups for one in group["params"])

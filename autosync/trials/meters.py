@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 from dataclasses import dataclass
 from pathlib import Path
+
+from autosync.specs.cluster import ClusterSpec
 
 _PROC = Path("/proc")
 
@@ -18,6 +21,11 @@ class Reading:
     ticks: int
     sent_bytes: int | None
     received_bytes: int | None
+
+
+def counted_interface(cluster: ClusterSpec) -> str | None:
+    """Return the interface whose bytes are those of training: gloo's. NCCL may send by others, or by none."""
+    return os.environ.get("GLOO_SOCKET_IFNAME") if cluster.backend == "gloo" else None
 
 
 def read_meters(interface: str | None) -> Reading:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import gc
 import math
-import os
 import random
 import sys
 from collections.abc import Callable, Mapping
@@ -50,7 +49,7 @@ class RankWorker:
         torch.set_num_threads(1)
         self.doing = "waiting for the service"
         self._rank = rank
-        self._interface = os.environ.get("GLOO_SOCKET_IFNAME")
+        self._interface: str | None = None
         self._trainings: dict[str, ContestantTraining | StagedTraining] = {}
         self._servings: dict[str, Serving] = {}
         self._num_runs = 0
@@ -92,6 +91,7 @@ class RankWorker:
         self._seed = request["seed"]
         self._timeout_seconds = request["timeout_seconds"]
         self._cluster = parse_cluster(documents.without_file(request["cluster"]))
+        self._interface = meters.counted_interface(self._cluster)
         self._model = documents.parse(
             documents.without_file(request["model"]), kind=SCHEMA_KIND, version=SCHEMA_VERSION, into=ModelSpec
         )

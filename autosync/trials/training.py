@@ -225,6 +225,8 @@ class ContestantTraining:
         del self._model, self._bare, self._optimizer
         # Models have reference cycles (hooks that know their module), and their memory must be freed now.
         gc.collect()
+        # NCCL allocates communicators outside torch's cache. Where no GPU is used, this does nothing.
+        torch.cuda.empty_cache()
         meters.give_back_memory()
 
 

@@ -115,6 +115,7 @@ def _to_agent(rng: random.Random, box: Path) -> bytes:
         "files": {"F": ["name", "text"]},
         "control": rng.random() < 0.5,
         "addresses": ["127.0.0.1"],
+        "nics": 1,
     }
     # An agent's job is to run commands, so the choice of the command is not tested here.
     command = fields.pop("command")

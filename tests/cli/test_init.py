@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from autosync.cli import init as command
+from autosync.cli import operands
 from autosync.errors import InputError
 from autosync.launchers import node_check
 from autosync.launchers.node_check import ClusterCheck, NodeFinding
@@ -95,6 +96,19 @@ def test_with_yes_defaults_are_taken(run: Run, probed: list[str]) -> None:
     assert probed == ["bed"]
 
 
+def test_gpus_are_told_unless_the_backend_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("nvidia0").touch()
+    monkeypatch.setattr(operands, "DEVICES", Path())
+    assert "this machine has GPUs: backend: nccl trains on them" in run("--launcher", "local", "--yes").stderr
+    found = run("--launcher", "local", "--yes", "--backend", "gloo", "--force")
+    assert found.exit_code == 0, found.output
+    assert load_cluster("cluster.yaml").backend == "gloo"
+    assert "GPUs" not in found.stderr
+    found = run("--launcher", "local", "--yes", "--backend", "nccl", "--devices", "8", "--force")
+    assert load_cluster("cluster.yaml").backend == "nccl"
+    assert "for NVLink, write intra_bandwidth: 300 GB/s (or so) in cluster.yaml" in found.stderr
+
+
 def test_an_allocation_of_slurm_is_proposed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n[01-02]")
@@ -135,6 +149,13 @@ def test_one_document_is_printed(run: Run, findings: list[NodeFinding]) -> None:
         (("--launcher", "ssh", "--hosts", "a b", "--bandwidth", "1 Gbit/s,", "--yes"), "", "--bandwidth: "),
         (("--launcher", "testbed", "--hosts", "none", "--yes"), "", "--hosts: 'none' is no number of them"),
         (("--launcher", "ssh", "--hosts", "a;b", "--yes"), "", "'a;b' is no node name"),
+        (
+            ("--launcher", "local", "--hosts", "a b", "--python", "/p", "--yes"),
+            "",
+            "--hosts and --python with the launcher local (the cluster is this machine alone",
+        ),
+        (("--bandwidth", "1 Gbit/s"), "local\n", "--bandwidth with the launcher local"),
+        (("--launcher", "testbed", "--python", "/p", "--yes"), "", "--python with the launcher testbed"),
     ],
 )
 def test_mistakes_are_told_and_nothing_is_written(

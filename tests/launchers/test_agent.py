@@ -126,6 +126,7 @@ class Conversation:
             "files": {},
             "control": False,
             "addresses": [],
+            "nics": 1,
             **fields,
         }
         self.send(frames.START, slot, json.dumps(request).encode())

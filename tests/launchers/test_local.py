@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +92,17 @@ def test_if_one_cannot_be_started_none_is_left(tmp_path: Path) -> None:
     program = f"import os; print(os.getpid(), flush=True); {PATIENT}"
     good, bad = _request(tmp_path, program, "").processes
     bad = Process(rank=1, host="localhost", command=("/no/such/program",), log=bad.log)
+
+    def in_turn() -> Iterator[Process]:
+        yield good
+        while not good.log.read_text():
+            time.sleep(0.01)
+        yield bad
+
     with pytest.raises(OperationError, match=r"a rank could not be started: .*no/such/program"):
-        LocalLauncher().start(LaunchRequest(processes=(good, bad)))
-    told = (tmp_path / "0.log").read_text()
-    if told:
-        with pytest.raises(ProcessLookupError):
-            os.kill(int(told), 0)
+        LocalLauncher().start(LaunchRequest(processes=in_turn()))  # type: ignore[arg-type]
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(good.log.read_text()), 0)
 
 
 def test_the_local_launcher_is_known_by_name() -> None:

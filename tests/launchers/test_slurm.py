@@ -104,6 +104,29 @@ def test_options_are_quoted_for_sbatch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
+    ("devices", "given", "asked"),
+    [
+        ((4, 4), "--partition=gpu", ["--gres=gpu:4", "--partition=gpu"]),
+        # Slurm gives as many to every node, and the user knows how they are to be had.
+        ((4, 2), "", []),
+        ((4, 4), "--gpus-per-node=a100:4", ["--gpus-per-node=a100:4"]),
+        ((4, 4), "--gres=none", ["--gres=none"]),
+    ],
+)
+def test_gpus_are_asked_for_where_nccl_needs_them(
+    devices: tuple[int, int], given: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("AUTOSYNC_SLURM", given)
+    nodes = tuple(_node(name=f"n{place}", host=f"n{place}", devices=count) for place, count in enumerate(devices))
+    cluster = ClusterSpec(name="lab", nodes=nodes, launcher="slurm", backend="nccl")
+    script = SlurmLauncher().plan(cluster, ("x",), Path()).batch_script
+    assert script is not None
+    found = [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")]
+    assert found[5:] == asked
+
+
+@pytest.mark.parametrize(
     ("given", "words"), [("--comment='x", "No closing quotation"), ("--comment='x\ny'", "an option with a line end")]
 )
 def test_options_that_no_script_can_hold_are_refused(given: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ from autosync.script.observing import Observation
 from autosync.script.script_facts import OBSERVED_STEPS, ScriptFacts
 
 
-@pytest.mark.parametrize("script", ["plain", "sparse"])
+# In the first steps of "mixed_precision", a scaler skips updates.
+@pytest.mark.parametrize("script", ["plain", "sparse", "mixed_precision"])
 def test_the_model_spec_is_that_of_the_task(ranks: Any, compare: Any, model_spec: Any, script: str) -> None:
     outcome, seen = ranks.observe(script, 5)
     assert outcome.codes == (0, 0), outcome.logs
@@ -27,6 +28,7 @@ def test_the_model_spec_is_that_of_the_task(ranks: Any, compare: Any, model_spec
             assert seen_variable["shape"] == list(variable.shape)
             assert (seen_variable["use"], seen_variable["ready"]) == (variable.use, variable.ready), variable.name
         assert model["optimizer"]["name"] == task.optimizer.name
+        assert model.get("accumulation_steps", 1) == 1
         assert all(segment["seconds"] > 0 for segment in model["timeline"]["backward"][:1])
     # The script itself is not changed.
     stock = ranks.run(script, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from autosync.script.script_facts import ScriptFacts
 from autosync.script.switching_door import SwitchingDoor
 
 NUM_STEPS = 5
@@ -30,6 +32,7 @@ class Training:
         self.model: Any = DistributedDataParallel(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
         self.first, _, self.last = self.model.module
         self.optimizers = [torch.optim.SGD(one.parameters(), lr=0.01) for one in (self.first, self.last)]
+        self.scaler = torch.amp.GradScaler("cpu")
         self.other = nn.Parameter(torch.ones(2))
         self.other.grad = torch.ones(2)
 
@@ -49,23 +52,28 @@ class Seen:
     """Observes the first steps."""
 
     def __init__(self) -> None:
-        self.reasons: tuple[str, ...] = ()
+        self.facts: ScriptFacts | None = None
 
     def step_begins(self, door: SwitchingDoor) -> None:
         number = len(door.meter.steps)
         if number == 0:
             door.observe()
         elif number == NUM_STEPS:
-            self.reasons = door.facts("seen").reasons
+            self.facts = door.facts("seen")
 
 
-def _reasons(step: Callable[[Training, int], None]) -> tuple[str, ...]:
+def _seen(step: Callable[[Training, int], None], num_skipped: int = 0) -> ScriptFacts:
     seen = Seen()
     with SwitchingDoor(seen).open():
         training = Training()
-        for number in range(NUM_STEPS + 1):
+        for number in range(NUM_STEPS + num_skipped + 1):
             step(training, number)
-    return seen.reasons
+    assert seen.facts is not None
+    return seen.facts
+
+
+def _reasons(step: Callable[[Training, int], None]) -> tuple[str, ...]:
+    return _seen(step).reasons
 
 
 def _between(act: Callable[[Training], object]) -> Callable[[Training, int], None]:
@@ -134,6 +142,21 @@ def _trains_another_model(training: Training, _: int) -> None:
 )
 def test_what_an_engine_can_follow_is_no_reason(step: Callable[[Training, int], None]) -> None:
     assert _reasons(step) == ()
+
+
+@pytest.mark.parametrize("skipped", [(0,), (1, 2), (NUM_STEPS - 1,)])
+def test_a_step_that_a_scaler_skips_is_none(skipped: tuple[int, ...]) -> None:
+    def step(training: Training, number: int) -> None:
+        training.zero()
+        training.scaler.scale(training.loss() * (math.inf if number in skipped else 1.0)).backward()
+        for one in training.optimizers:
+            training.scaler.step(one)
+        training.scaler.update()
+
+    facts = _seen(step, len(skipped))
+    assert facts.reasons == ()
+    assert facts.model.accumulation_steps == 1
+    assert facts.model.loss_scaling
 
 
 def _accumulates_synchronised(training: Training, _: int) -> None:

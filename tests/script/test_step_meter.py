@@ -35,6 +35,25 @@ def test_a_step_has_its_passes_its_update_and_what_follows() -> None:
     assert meter.steps[-1].wait_seconds == 0.0
 
 
+def test_passes_whose_update_is_skipped_are_no_step() -> None:
+    clock = _Clock()
+    meter = StepMeter(clock=clock)
+    meter.ends_a_step()
+    meter.step_begins()
+    clock.now = 2.0
+    meter.update_is_skipped()
+    assert meter.has_no_update
+    meter.step_begins()
+    assert not meter.ends_a_step()
+    clock.now = 5.0
+    # Of two optimizers, one has stepped.
+    meter.update_is_skipped()
+    meter.update_ends()
+    assert not meter.has_no_update
+    assert meter.ends_a_step()
+    assert [one.seconds for one in meter.steps] == [3.0]
+
+
 def test_what_is_done_between_two_steps_is_part_of_neither() -> None:
     clock = _Clock()
     meter = StepMeter(clock=clock)
