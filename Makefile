@@ -22,7 +22,7 @@ export PIP_ROOT_USER_ACTION := ignore
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --progress-bar off --retries 5 --constraint constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint typing kernels pytest fulltest postgresql dashboard object-store browser test-launchers models-suite test-versions wheel-test mutations ddp-suite scripts-suite format gallery docs clean
+.PHONY: help setup demo test lint typing kernels pytest fulltest postgresql dashboard duckdb object-store browser test-launchers models-suite test-versions wheel-test mutations ddp-suite scripts-suite format gallery docs clean
 
 help:
 	@echo 'make demo        tune a shipped model on an emulated cluster, and write a report about it'
@@ -56,7 +56,7 @@ demo: $(STAMP)
 
 test: lint typing pytest
 
-fulltest: lint typing postgresql dashboard object-store browser kernels
+fulltest: lint typing postgresql dashboard duckdb object-store browser kernels
 	$(BIN)/python -m pytest -m '' --hypothesis-profile=thorough -n $(JOBS) --quiet
 
 # For the test in which two tuners share a study there; it starts a server of its own.
@@ -71,6 +71,11 @@ postgresql: $(STAMP)
 dashboard: $(STAMP)
 	@$(BIN)/python -c 'import optuna_dashboard' 2>/dev/null || $(PIP_INSTALL) --no-build-isolation --editable '.[dashboard]' \
 		|| echo 'optuna-dashboard cannot be installed here: its test will be skipped'
+
+# For the test in which the dataset's page asks the records with SQL.
+duckdb: $(STAMP)
+	@$(BIN)/python -c 'import duckdb' 2>/dev/null || $(PIP_INSTALL) --no-build-isolation --editable '.[duckdb]' \
+		|| echo 'DuckDB cannot be installed here: its test will be skipped'
 
 # For the tests that open reports in a real browser.
 browser:
@@ -142,11 +147,13 @@ docs: $(STAMP)
 ddp-suite: $(STAMP)
 	$(BIN)/python tests/ddp_suite/run.py
 
-# Unchanged scripts beside stock DDP; build/script-suite.json has each result.
-scripts-suite: $(STAMP)
+# Tests that need the frameworks, and unchanged scripts beside stock DDP; build/script-suite.json has each result.
+scripts-suite: kernels
 	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))' \
 		accelerate lightning peft timm torchvision transformers \
 		|| $(PIP_INSTALL) --no-build-isolation --editable '.[frameworks,models]'
+	$(BIN)/python -m pytest -m '' -n 1 --quiet \
+		tests/script/test_frameworks.py tests/cli/test_start_here.py tests/examples/test_scripts.py
 	$(BIN)/python tests/script_suite/run.py
 
 mutations: $(STAMP)

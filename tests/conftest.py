@@ -44,19 +44,9 @@ settings.register_profile(
 settings.load_profile("repeatable")
 
 
-SHARING_FOLDERS = ("tests/report/", "tests/script/", "tests/simulators/learned/")
-"""Folders whose files share what is costly to make."""
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Run the tests of a file in one process, and those of some folders: what they share is then made once."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class ByFile(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            found = next((folder for folder in SHARING_FOLDERS if nodeid.startswith(folder)), None)
-            return found or nodeid.partition("::")[0]
+    from tests.helpers.by_file import ByFile
 
     return ByFile(config, log)
 

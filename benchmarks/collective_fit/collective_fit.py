@@ -41,6 +41,10 @@ FEW_HOSTS = 5
 MOST_OTHER_SHARE = 0.15
 """If other programs use more of the processors, a cell says nothing, and `--resume` measures it again."""
 LEAST_SHARE, LEAST_SHARE_OF_MANY = 0.90, 0.85
+MOST_SHARE = 1.02
+"""Nothing is faster than the bound. Where a whole interval is, the probe found rates that are too low."""
+LEAST_DIFFERENCE = 0.005
+"""The share from which on a difference to the fastest of the others counts."""
 _TIMEOUT_SECONDS = 180.0
 _ENDLESS = 1e9
 _PROBE = ProbeSettings(
@@ -84,7 +88,8 @@ class Results:
         self._path = path
         self._cells: dict[str, dict[str, Any]] = {}
         if path is not None and path.is_file():
-            self._cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+            cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+            self._cells = {key: {**cell, **verdicts(cell)} for key, cell in cells.items()}
 
     def has(self, shape: str, size: int) -> bool:
         """Return whether a cell is measured; one that other programs disturbed is not."""
@@ -127,7 +132,12 @@ def _measured(model: ModelSpec, cluster: ClusterSpec, options: argparse.Namespac
     found = ways(model, cluster)
     left_out = too_slow(found)
     contestants = [Contestant(name=name, bundle=way.bundle) for name, way in found.items() if name not in left_out]
-    design = Design(num_steps=options.rounds * options.steps, num_rounds=options.rounds, budget_seconds=_ENDLESS)
+    design = Design(
+        num_steps=options.rounds * options.steps,
+        num_rounds=options.rounds,
+        budget_seconds=_ENDLESS,
+        least_difference=LEAST_DIFFERENCE,
+    )
     with (
         tempfile.TemporaryDirectory(prefix="autosync-fit-") as folder,
         TrialService(
@@ -155,22 +165,31 @@ def judged(comparison: Comparison, model: ModelSpec, cluster: ClusterSpec) -> di
         "high": limit.seconds / fitted.low_seconds,
     }
     least = LEAST_SHARE if len(cluster.nodes) <= FEW_HOSTS else LEAST_SHARE_OF_MANY
-    is_judged = model.num_bytes >= JUDGED_FROM * 1_000_000
-    return {
+    cell = {
         "bound_seconds": limit.seconds,
         "bound": str(limit.largest),
         "share_of_bound": share,
-        "least_share": least if is_judged else None,
+        "least_share": least if model.num_bytes >= JUDGED_FROM * 1_000_000 else None,
         "best_of_before": best,
         "over_best_of_before": _figures(over_best),
         "over_gloo": _figures(over_gloo),
+    }
+    return {**cell, **verdicts(cell)}
+
+
+def verdicts(cell: Mapping[str, Any]) -> dict[str, dict[str, bool]]:
+    """Return which targets a cell's values reach (`holds`), and which its whole intervals reach (`proven`)."""
+    share, gain = cell["share_of_bound"], cell["over_best_of_before"]["value"]
+    least = cell["least_share"] or 0.0
+    not_slower = 1 / (1 + LEAST_DIFFERENCE)
+    return {
         "holds": {
-            "share_of_bound": not is_judged or share["value"] >= least,
-            "not_slower": over_best.verdict != "slower",
+            "share_of_bound": share["value"] >= least and share["low"] <= MOST_SHARE,
+            "not_slower": gain >= not_slower,
         },
         "proven": {
-            "share_of_bound": not is_judged or share["low"] >= least,
-            "not_slower": over_best.speedup.low >= 1 / (1 + over_best.least_difference),
+            "share_of_bound": least <= share["low"] and share["high"] <= MOST_SHARE,
+            "not_slower": cell["over_best_of_before"]["low"] >= not_slower,
         },
     }
 

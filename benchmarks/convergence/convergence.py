@@ -13,7 +13,7 @@ contestant's is divided by the exact run's of the same seed. The promises (2 % f
 feedback) apply to the mean of these ratios over the seeds. The document also has the loss on new data after the
 training's end.
 
-Prints one JSON document; ends with 1 unless all promises hold.
+Prints one JSON document; ends with 1 unless all promises hold, or if no contestant with one was trained.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def main() -> int:
         options.markdown.write_text(markdown(document))
     if options.pictures:
         write_pictures(document, options.pictures)
-    return 0 if document["num_kept"] == document["num_promises"] else 1
+    return 0 if document["num_kept"] == document["num_promises"] > 0 else 1
 
 
 if __name__ == "__main__":

@@ -105,10 +105,14 @@ def tuned(cluster: ClusterSpec, option: str, *, num_steps: int = 100_000) -> Ite
 
 
 def undisturbed(cluster: ClusterSpec) -> dict[str, Any]:
-    """Nothing happens to the links: return the drifts that were reported all the same."""
+    """Nothing happens to the links: return the drifts that were reported all the same, and the exit code, if any."""
     with tuned(cluster, "--keep-training") as (tuning, _):
         tuning.wait_for_step(tuning.step + NUM_WATCHED)
-        return {"case": "undisturbed", "reported": _DRIFT.findall(tuning.text)}
+        return {
+            "case": "undisturbed",
+            "reported": _DRIFT.findall(tuning.text),
+            "exit_code": tuning.process.poll(),
+        }
 
 
 def cut(cluster: ClusterSpec, number: int) -> dict[str, Any]:
@@ -183,13 +187,14 @@ def main() -> int:
     for number, one in enumerate(runs, start=1):
         cases.append(one())
         tell(f"{number} of {len(runs)}: {json.dumps(cases[-1])}")
-    return report({"cases": cases}, holds=all(map(_holds, cases)))
+    return report({"cases": cases}, holds=bool(cases) and all(map(_holds, cases)))
 
 
 def _holds(case: dict[str, Any]) -> bool:
     match case["case"]:
         case "undisturbed":
-            return not case["reported"]
+            # Training still runs, or has come to its end.
+            return not case["reported"] and case["exit_code"] in {None, 0}
         case "cut":
             return case["steps"] is not None and case["steps"] <= MOST_STEPS and not case["false"]
         case _:

@@ -6,7 +6,7 @@ Ranks are processes on this machine (gloo over loopback). They are started once 
 after case. There are four models with several optimizers each, in float64 and float32; `reference.py` has the
 comparison and its tolerances. Prints one JSON document: the number of cases, how many failed, were refused (with the
 reasons) or hung, the seconds, and each failure with its strategy. A failure runs again with `--only FILE`, where FILE
-is the document or a part of it, or with `--seed` and `--index`.
+is the document or a part of it, or with `--seed` and `--index`. Ends with 1 if a case failed, or if none was trained.
 
 With `--device cuda` training is on GPUs, which ranks share if there are too few. With `--backend nccl` the plans are
 NCCL's, which needs one GPU for each rank (`--cluster "one rank"` if there is only one). `--rehearse` does on the CPU
@@ -167,6 +167,11 @@ class Tally:
         self.num_states = 0
         self.worst: dict[str, float] = dict.fromkeys(DTYPES, 0.0)
         self.seconds: dict[str, list[float]] = {}
+
+    @property
+    def holds(self) -> bool:
+        """Whether cases were trained, and none failed."""
+        return self.trained > 0 and not self.failures
 
     def refuse(self, reason: str) -> None:
         self.count += 1
@@ -338,7 +343,7 @@ def main() -> int:
             one.stop()
     summary = tally.summary()
     document = {**summary, "seed": arguments.seed, "seconds": round(time.monotonic() - began, 1)}
-    return report(document, holds=not tally.failures)
+    return report(document, holds=tally.holds)
 
 
 if __name__ == "__main__":

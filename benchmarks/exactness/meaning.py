@@ -120,10 +120,13 @@ class Meaning:
 
     def _far(self, found: Values, expected: Values) -> float:
         """Return the largest error of a variable, as a share of training's change of it."""
-        return max(
-            float(np.linalg.norm(found[name] - expected[name]) / np.linalg.norm(expected[name] - start))
-            for name, start in self._initial.items()
-        )
+        shares = []
+        for name, start in self._initial.items():
+            off = np.linalg.norm(found[name] - expected[name])
+            # What is as expected is not off, even where training changes nothing.
+            shares.append(off / np.linalg.norm(expected[name] - start) if off else 0.0)
+        # It keeps what is no number, which `max` may not.
+        return float(np.max(shares))
 
 
 def _tolerance(strategy: Strategy) -> float:

@@ -78,13 +78,16 @@ def shared_out(num_inputs: int, kinds: Sequence[str]) -> dict[str, int]:
     return {kind: math.ceil(num_inputs * KINDS[kind].weight / total) for kind in kinds}
 
 
-def tried(kind: str, seed: str, numbers: Sequence[int], *, keep: Path | None = None) -> Iterator[Answer]:
+def tried(
+    kind: str, seed: str, numbers: Sequence[int], *, keep: Path | None = None, warm_up: int | None = None
+) -> Iterator[Answer]:
     """Yield the answers to inputs of a kind. If a process dies, its input has failed, and another process continues."""
     left = list(numbers)
     while left:
         chunk = left[:CHUNK]
         command = [sys.executable, str(WORKER), kind, seed, json.dumps(chunk)]
         command += ["--keep", str(keep)] if keep else []
+        command += [] if warm_up is None else ["--warm-up", str(warm_up)]
         answered = 0
         with TemporaryFile() as stderr, _started(command, stderr) as process:
             for line in _lines(process):
@@ -121,7 +124,13 @@ def _lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
 
 
 def fuzz(
-    num_inputs: int, seed: str, kinds: Sequence[str], log: Path | None, known: Sequence[Answer]
+    num_inputs: int,
+    seed: str,
+    kinds: Sequence[str],
+    log: Path | None,
+    known: Sequence[Answer],
+    *,
+    warm_up: int | None = None,
 ) -> dict[str, Tally]:
     """Try inputs of kinds, and add each answer to the log."""
     tallies = {kind: Tally() for kind in kinds}
@@ -130,7 +139,8 @@ def fuzz(
         for number, answer in there.items():
             if number < count:
                 tallies[kind].add(answer)
-        for answer in tried(kind, seed, [number for number in range(count) if number not in there]):
+        left = [number for number in range(count) if number not in there]
+        for answer in tried(kind, seed, left, warm_up=warm_up):
             tallies[kind].add(answer)
             if log is not None:
                 append_json_line(log, {"kind": kind, "seed": seed, **answer})
@@ -155,6 +165,7 @@ def main() -> int:
     parser.add_argument("--log", type=Path, help="add each answer to this file, and try nothing that it has")
     parser.add_argument("--only", type=int, help="try the input of this number alone, of one kind")
     parser.add_argument("--keep", type=Path, help="leave inputs in this empty folder (with --only)")
+    parser.add_argument("--warm-up", type=int, metavar="N", help="try N inputs of each kind before those that count")
     options = parser.parse_args()
     kinds = options.kind or list(KINDS)
     began = time.perf_counter()
@@ -164,10 +175,11 @@ def main() -> int:
         if options.keep:
             options.keep.mkdir(parents=True)
         tallies = {kinds[0]: Tally()}
-        for answer in tried(kinds[0], options.seed, [options.only], keep=options.keep):
+        for answer in tried(kinds[0], options.seed, [options.only], keep=options.keep, warm_up=options.warm_up):
             tallies[kinds[0]].add(answer)
     else:
-        tallies = fuzz(options.inputs, options.seed, kinds, options.log, _known(options.log))
+        known = _known(options.log)
+        tallies = fuzz(options.inputs, options.seed, kinds, options.log, known, warm_up=options.warm_up)
     num_failed = sum(len(tally.failures) for tally in tallies.values())
     document = {
         "seed": options.seed,

@@ -188,7 +188,7 @@ class Memory:
 class Worker:
     """Tries inputs of one kind."""
 
-    def __init__(self, kind: str, seed: str, root: Path) -> None:
+    def __init__(self, kind: str, seed: str, root: Path, *, warm_up: int | None = None) -> None:
         self._kind = KINDS[kind]
         self._name = f"{seed} {kind}"
         self._root = root.resolve()
@@ -199,11 +199,11 @@ class Worker:
         originals.mkdir()
         self._attempt = self._kind.open(originals)
         self._victim = self._root / "victim"
-        self._warm_up()
+        self._warm_up(self._kind.warm_up if warm_up is None else warm_up)
 
-    def _warm_up(self) -> None:
+    def _warm_up(self, count: int) -> None:
         """Try some inputs, so that imports and compilation, which happen once, count for no input."""
-        for number in range(self._kind.warm_up):
+        for number in range(count):
             box = self._box(f"warm-{number}")
             attempt = self._attempt(random.Random(f"warm {number}"), box)
             # Their outcomes do not count here.
@@ -306,6 +306,7 @@ def main() -> int:
     parser.add_argument("seed")
     parser.add_argument("numbers", type=json.loads, help="the numbers of the inputs")
     parser.add_argument("--keep", type=Path, help="leave the inputs in this folder")
+    parser.add_argument("--warm-up", type=int, help="try so many inputs before those that count")
     options = parser.parse_args()
     # Answers go to a descriptor that tried code does not know.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -317,7 +318,8 @@ def main() -> int:
     logging.disable(logging.CRITICAL)
     socket.setdefaulttimeout(10)
     with TemporaryDirectory() as temporary:
-        worker = Worker(options.kind, options.seed, options.keep or Path(temporary))
+        root = options.keep or Path(temporary)
+        worker = Worker(options.kind, options.seed, root, warm_up=options.warm_up)
         threading.excepthook = worker.hear_of_thread
         _limited()
         for number in options.numbers:

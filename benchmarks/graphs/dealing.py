@@ -2,9 +2,10 @@
 
 The sizes of trees are drawn from a Pareto distribution, whose tail is heavy. Batches in which a single tree takes
 longer than a rank's fair share are drawn again, because no deal helps there, and so are batches in which dealing by
-count would lose less than a quarter of the step. Each rank's part of a batch is run by itself, on one thread, the parts
-of both deals in turn. So ranks do not disturb each other, as on machines of their own. The shortest of several rounds
-counts, because other programs only make a step longer. Costs are measured before, on another batch.
+count is predicted to lose less than a quarter of the step (`batches_drawn` counts all of them). Each rank's part of a
+batch is run by itself, on one thread, the parts of both deals in turn. So ranks do not disturb each other, as on
+machines of their own. The shortest of several rounds counts, because other programs only make a step longer. Costs are
+measured before, on another batch. Ends with 1 if dealing by cost loses more than 5 % of the step in the mean.
 
     python benchmarks/graphs/dealing.py > dealing.json
 """
@@ -34,6 +35,7 @@ from benchmarks.shared import parser_of, report, run, tell
 EXAMPLE = Path(__file__).parents[2] / "examples/graphs/tree_lstm.py"
 MOST_LOST = 0.05
 LEAST_LOST_BEFORE = 0.25
+"""A batch in which dealing by count is predicted to lose less is drawn again."""
 NUM_WORDS, NUM_LABELS = 2_000, 3
 
 
@@ -62,10 +64,7 @@ def main() -> int:
         told = {key: f"{row:.1%}" for key, row in rows[-1].items() if key.startswith("lost")}
         tell(f"batch {len(rows)} of {arguments.batches}: {told}")
     summary = {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
-    holds = {
-        "by_cost": summary["lost_by_cost"] <= MOST_LOST,
-        "by_count": summary["lost_by_count"] >= LEAST_LOST_BEFORE,
-    }
+    holds = summary["lost_by_cost"] <= MOST_LOST
     document = {
         "ranks": arguments.ranks,
         "batch_size": arguments.batch_size,
@@ -76,7 +75,7 @@ def main() -> int:
         "holds": holds,
         "batches": rows,
     }
-    return report(document, holds=all(holds.values()))
+    return report(document, holds=holds)
 
 
 def heavy_batch(chance: random.Random, tail: float, count: int) -> list[InputGraph]:

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from autosync.loops.schedules import ScheduleChoice
 
 sys.path.append(str(Path(__file__).parents[2]))
@@ -52,10 +54,12 @@ def compared(name: str, runs: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]
     off = {}
     for count, one in runs.items():
         pairs = zip(one["epochs"], one["serial_losses"], strict=True)
-        off[count] = max(abs(likelihood(name, epoch["loss"]) / likelihood(name, loss) - 1) for epoch, loss in pairs)
+        shares = [likelihood(name, epoch["loss"]) / likelihood(name, loss) - 1 for epoch, loss in pairs]
+        # It keeps what is no number, which `max` may not.
+        off[count] = float(np.abs(shares).max())
     seconds = {count: one["epochs"][-1]["seconds"] for count, one in runs.items()}
     speedups = {count: seconds[1] / one for count, one in seconds.items()}
-    return {"off": off, "most_off": max(off.values()), "speedups": speedups, "runs": runs}
+    return {"off": off, "most_off": float(np.max(list(off.values()))), "speedups": speedups, "runs": runs}
 
 
 def likelihood(name: str, loss: float) -> float:

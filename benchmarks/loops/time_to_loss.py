@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from autosync.loops.launch import this_machine
 from autosync.loops.rank_run import LoopSettings
 from autosync.loops.run import run_loop
@@ -101,7 +103,8 @@ def at_rate(megabits: float, serial: Epochs, options: argparse.Namespace) -> dic
 
 def most_off(losses: Sequence[float], expected: Sequence[float]) -> float:
     """Return the largest distance of a loss from the expected one, as a share."""
-    return max(abs(one / other - 1) for one, other in zip(losses, expected, strict=False))
+    # It keeps what is no number, which `max` may not.
+    return float(np.max([abs(one / other - 1) for one, other in zip(losses, expected, strict=False)]))
 
 
 def epochs_of(

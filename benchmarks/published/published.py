@@ -11,7 +11,7 @@ left out; all others are judged.
 
 Bounds: a median error of 10 % for all-reduces and 25 % for servers; Kendall's tau of 0.7 over pairs of a cell that are
 further apart than their readings may be off, in tables that compare strategies; in 80 % of the cells, the predicted
-fastest is within 5 % of the published fastest. Ends with 1 if a bound is missed.
+fastest is within 5 % of the published fastest. Ends with 1 if a bound is missed, or if no figure is known.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _document(judged: Sequence[Judged], tables: Mapping[str, Table], rates: list
         _bound("near_picks", picks, LEAST_NEAR_PICKS, is_most=False),
     ]
     return {
-        "holds": all(one["holds"] for one in bounds),
+        "holds": holds_of(bounds),
         "bounds": bounds,
         "points": len(judged),
         "pairs": num_pairs,
@@ -101,9 +101,15 @@ def _document(judged: Sequence[Judged], tables: Mapping[str, Table], rates: list
 
 
 def _bound(name: str, value: float | None, bound: float, *, is_most: bool) -> dict[str, Any]:
-    """Return a figure beside its bound. A figure that no point tells of holds."""
-    holds = value is None or (value <= bound if is_most else value >= bound)
+    """Return a figure beside its bound; `holds` is None if no point tells of it."""
+    holds = None if value is None else (value <= bound if is_most else value >= bound)
     return {"figure": name, "value": _rounded(value), "bound": bound, "holds": holds}
+
+
+def holds_of(bounds: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether no figure misses its bound, and at least one is known."""
+    known = [one["holds"] for one in bounds if one["holds"] is not None]
+    return bool(known) and all(known)
 
 
 def _of_table(name: str, judged: Sequence[Judged], tables: Mapping[str, Table]) -> dict[str, Any]:

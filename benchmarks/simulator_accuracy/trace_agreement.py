@@ -6,7 +6,7 @@ It runs every distinct preset on four emulated hosts, each once without a timeli
 (for the order of events). The simulated trace of the same plan should have the same step time within 5 %, and a rank's
 transfers should end in the same order. Pairs of transfers whose measured ends are within 2 ms have no order. Of the
 others, those with equal simulated ends count as out of order. A single transfer has no order and so shows nothing of
-it. Ends with 1 unless all agree.
+it. Ends with 1 unless all agree, or if there is none.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main() -> int:
     both = [one for one in found if one["step_holds"] and one["order_holds"]]
     missed = [one for one in found if False in {one["step_holds"], one["order_holds"]}]
     document = {"model": options.model, "cluster": options.cluster, "num_holding": len(both), "strategies": found}
-    return report(document, holds=not missed)
+    return report(document, holds=bool(found) and not missed)
 
 
 def strategies_of(model: ModelSpec, cluster: ClusterSpec, presets: Sequence[str] | None) -> dict[str, Strategy]:

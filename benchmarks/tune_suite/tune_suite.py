@@ -15,8 +15,8 @@ best single bucket and the best preset; it needs an idle machine, and hours. It 
 continues from there. For each target it reports the tuner's own share of the time (in which no rank had work) and its
 own memory; memory is that of this one process since it began, over all its targets.
 
-The document is on stdout, a table of it on stderr. Ends with 1 if a target failed, was left out for want of time, or if
-there was none.
+The document is on stdout, a table of it on stderr. Ends with 1 if a target failed, was left out for want of time, if
+there was none, or if `real` misses a figure of README.md; some of its targets alone (`--targets`) cannot reach all.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import argparse
 import json
 import resource
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,13 @@ def main() -> int:
     tell((real_table if options.mode == "real" else race_table)(document))
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(json.dumps({"mode": options.mode, **document, "peak_memory_bytes": 1024 * peak_kib}, indent=2))
+    return 0 if is_met(document) else 1
+
+
+def is_met(document: Mapping[str, Any]) -> bool:
+    """Return whether everything was run, and every figure that has a target reaches it. Races have no such figures."""
     is_whole = bool(document["targets"]) and not document.get("failures") and not document.get("left_out")
-    return 0 if is_whole else 1
+    return is_whole and all(document["overall"].get("holds", {}).values())
 
 
 def _raced(options: argparse.Namespace) -> dict[str, Any]:

@@ -94,6 +94,16 @@ def _result(loss: float) -> dict[str, Any]:
     return {"losses": [loss] * 40, "evaluation": loss, "seconds": 1.0, "failure": ""}
 
 
+@pytest.mark.parametrize(("counts", "code"), [((2, 2), 0), ((1, 2), 1), ((0, 0), 1)])
+def test_the_exit_code_tells_of_promises(
+    benchmark: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: tuple[int, int], code: int
+) -> None:
+    path = tmp_path / "read.json"
+    path.write_text(json.dumps(dict(zip(("num_kept", "num_promises"), counts, strict=True))))
+    monkeypatch.setattr(sys, "argv", ["convergence.py", "--read", str(path)])
+    assert benchmark.main() == code
+
+
 def test_labels_stand_apart(report: ModuleType) -> None:
     scale = report.Scale(0.0, 100, 1.0, 2.0)
     curves = {str(number): [(0, 2.0), (100, 1.0 + number / 1000)] for number in range(6)}

@@ -25,6 +25,14 @@ def test_the_workflow_runs_what_ci_runs(root: Path) -> None:
     assert any(".ci/run" in step for step in steps)
 
 
+def test_the_weekly_workflow_makes_targets_that_are_there(root: Path) -> None:
+    workflow = yaml.safe_load((root / ".github/workflows/weekly.yml").read_text(encoding="utf-8"))
+    (job,) = workflow["jobs"].values()
+    assert any("make ${{ matrix.target }}" in step.get("run", "") for step in job["steps"])
+    targets = re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {"fulltest", "scripts-suite"} <= set(job["strategy"]["matrix"]["target"]) <= set(targets)
+
+
 def test_pre_commit_runs_the_makefiles_commands(root: Path) -> None:
     config = yaml.safe_load((root / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
     entries = {hook["entry"] for repository in config["repos"] for hook in repository["hooks"]}

@@ -23,6 +23,7 @@ _DISTRIBUTIONS = {
 _NOT_IMPORTED = {
     "boto3": "a test asks for it by name, and is skipped without it",
     "build": "the test of the wheel runs it",
+    "duckdb": "a test asks for it by name, and is skipped without it",
     "flask": "moto's server needs it",
     "flask-cors": "the same",
     "mkdocs-material": "the theme that mkdocs.yml names",

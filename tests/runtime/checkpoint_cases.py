@@ -19,7 +19,7 @@ from autosync.errors import AutosyncError
 from autosync.plan.reference.workload import Workload
 from autosync.runtime.checkpoints.calls import consolidate, load, save
 from autosync.runtime.checkpoints.folder import read
-from autosync.runtime.parallelize import drain, parallelize, release
+from autosync.runtime.parallelize import drain, parallelize, release, session_of
 from autosync.strategy.bundle import Bundle, load_bundle
 from tests.helpers.workload_model import WorkloadModel, workload_optimizer
 
@@ -63,6 +63,15 @@ class Run:
         found = self.values()
         consolidate(self.model)
         return {**found, **plain(self.optimizer.state_dict())}
+
+    def held(self) -> dict[str, Any]:
+        """What the engine keeps, by kind and place, and `whole`; the last of the training."""
+        session = session_of(self.model)
+        execution = session.training.execution
+        assert execution is not None, "it is not handed off"
+        kept = {f"{one.what} {one.place}": one.values.tolist() for one in execution.kept(session.step)}
+        factors = {" ".join(path): factor.tolist() for path, factor in execution.kept_factors()}
+        return {**kept, **factors, **self.whole()}
 
 
 @contextlib.contextmanager
@@ -114,6 +123,28 @@ def goes_on(bundle: str, num_steps: int, folder: str, *, hand_off: bool = False)
         first = load(run.model, folder)
         run.steps(first, num_steps)
         return run.whole()
+    finally:
+        release(run.model)
+
+
+def saves_held(bundle: str, num_steps: int, folder: str) -> dict[str, Any]:
+    """Some steps, then a checkpoint; what this rank holds then."""
+    with running(bundle) as run:
+        run.steps(0, num_steps)
+        save(run.model, folder)
+        if run.rank == 0:
+            torch.save(run.model.state_dict(), f"{folder}.pt")
+        return run.held()
+
+
+def loads_held(bundle: str, folder: str) -> dict[str, Any]:
+    """What this rank holds when it has loaded a checkpoint."""
+    run = Run(bundle, strange=True)
+    run.model.load_state_dict(torch.load(f"{folder}.pt"))
+    run.start()
+    try:
+        load(run.model, folder)
+        return run.held()
     finally:
         release(run.model)
 

@@ -73,7 +73,9 @@ def casts(task: str, bundle: str, hook: str) -> dict[str, Any]:
 
 
 def far(ours: Gradients, theirs: Gradients) -> float:
-    return max(float((a[name] - b[name]).abs().max()) for a, b in zip(ours, theirs, strict=True) for name in a)
+    # It keeps what is no number, which `max` may not.
+    apart = [float((a[name] - b[name]).abs().max()) for a, b in zip(ours, theirs, strict=True) for name in a]
+    return float(np.max(apart))
 
 
 class Started:

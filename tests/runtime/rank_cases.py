@@ -288,6 +288,19 @@ def server_dies(bundle: str, server: int) -> str:
     return f"{'late: ' if time.monotonic() - start > 20 else ''}{told}"
 
 
+def hangs(bundle: str) -> str:
+    """Rank 1 comes to a step only when the other has given up; what each is told."""
+    made = Training("small")
+    parallelize(made.model, made.optimizer, bundle, timeout_seconds=60)
+    made.step()
+    if rank() == 1:
+        dist.barrier()
+    told = raised(made.step)
+    if rank() == 0:
+        dist.barrier()
+    return told
+
+
 def odd_option(bundle: str) -> str:
     """An option of the optimizer is of a kind that no server is sent."""
     made = Training("small")

@@ -12,7 +12,7 @@ import torch
 
 from autosync.plan.reference.workload import Workload
 from autosync.runtime.checkpoints.folder import read
-from autosync.strategy.codecs import Cast, Int8, TopK
+from autosync.strategy.codecs import Cast, Int8, PowerSGD, TopK
 from autosync.strategy.parts import Partition
 from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
@@ -205,6 +205,53 @@ def test_other_numbers_of_ranks_and_other_strategies_go_on_exactly(
             for name, value in expected.items():
                 tolerance = 1e-5 * (1 + value.norm())
                 assert (torch.tensor(found[name]) - value).norm() < tolerance, f"rank {rank}, {pair}: {name}"
+
+
+OWN = {
+    "int8": (Message(parts=ALL, codec=Int8(block=4, error_feedback=True)),),
+    "power_sgd": (Message(parts=("table", "linear"), codec=PowerSGD(rank=2)), Message(parts=("bias",))),
+    # Saved two steps after an average.
+    "periodic": (Message(parts=ALL, synchroniser=Periodic(every=3)),),
+    "stale": (Message(parts=ALL, synchroniser=ParameterServer(server="n0", staleness=1)),),
+}
+KEPT = {"int8": {"residual"}, "power_sgd": {"residual", "right"}, "periodic": set(), "stale": {"master", "incoming"}}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("after", [(1, 1), pytest.param((1,), marks=pytest.mark.slow)])
+def test_what_each_worker_has_for_itself_becomes_the_mean(
+    after: tuple[int, ...], make_ranks: Callable[[str], Any], serve: Callable[..., Any], tmp_path: Path
+) -> None:
+    """On another number of workers. A single one takes the parameters that were on their way, and keeps nothing."""
+
+    def launched(case: str, devices: tuple[int, ...], **arguments: Any) -> list[list[Any]]:
+        made = {
+            name: Example(strategy=Strategy(messages=messages), model=model_of(), cluster=cluster_of(*devices))
+            for name, messages in OWN.items()
+        }
+        bundles = {name: bundle_of(one, tmp_path, f"{case}-{name}") for name, one in made.items()}
+        return Launch(make_ranks("one node"), made["int8"], serve).run(
+            [(case, {"bundle": path, "folder": str(tmp_path / name), **arguments}) for name, path in bundles.items()]
+        )
+
+    saved, loaded = launched("saves_held", (1, 1, 1), num_steps=HALF), launched("loads_held", after)
+    for name, *answers in zip(OWN, *saved, *loaded, strict=True):
+        assert all(isinstance(one, dict) for one in answers), f"{name}: {answers}"
+        before, found = answers[: len(saved)], answers[len(saved) :]
+        assert before[0] != before[1], f"{name}: each worker has something for itself"
+        kinds = {key.partition(" ")[0] for one in found for key in one if " of " in key}
+        assert kinds == (KEPT[name] if len(after) > 1 else set()), name
+        if len(after) == 1 and name == "stale":
+            masters = {key.partition(" of ")[2].partition(",")[0]: key for key in before[0] if key.startswith("master")}
+            before = [{**before[0], **{variable: before[0][key] for variable, key in masters.items()}}]
+        for rank, one in enumerate(found):
+            for key, value in one.items():
+                mean = torch.stack([_flat(other[key]) for other in before if key in other]).mean(0)
+                assert (_flat(value) - mean).norm() < 1e-6 * (1 + mean.norm()), f"rank {rank}, {name}: {key}"
+
+
+def _flat(value: Any) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float64).flatten()
 
 
 APART = {

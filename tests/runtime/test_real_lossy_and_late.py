@@ -16,6 +16,7 @@ from autosync.plan.bundling import bundled
 from autosync.plan.reference.interpreter import interpret
 from autosync.plan.reference.meaning import meaning
 from autosync.plan.reference.workload import Workload
+from autosync.plan.types import Local
 from autosync.runtime.memory.kept_state import Place
 from autosync.strategy.bundle import Bundle, save_bundle
 from autosync.strategy.codecs import Cast, Int8, PowerSGD, Sign, TopK
@@ -180,12 +181,21 @@ def check(name: str, bundle: Bundle, rank: int, answer: dict[str, Any]) -> None:
             found = torch.tensor(answer["parameters"][variable], dtype=torch.float64)
             difference = (found - torch.from_numpy(value)).norm() / (1 + torch.from_numpy(value).norm())
             assert difference < tolerance, f"rank {rank}, {name}: {variable} by {difference:.2g}"
-    for (number, index), held in expected.residuals.items():
+    fed_back = {
+        index
+        for operation in plan.operations
+        if isinstance(operation, Local) and operation.kind == "encode" and operation.settings.error_feedback
+        if any(rank in group for group in operation.groups)
+        for index in operation.inputs
+    }
+    codecs = [message.codec for message in bundle.strategy.messages if message.codec is not None]
+    assert bool(fed_back) == any(codec.error_feedback for codec in codecs), f"rank {rank}, {name}"
+    for index in fed_back:
         region = plan.regions[index]
         key = f"residual {Place.of(plan.parts[region.part], region.start, region.stop)}"
-        if number == rank and key in answer["kept"]:
-            residual = torch.tensor(answer["kept"][key], dtype=torch.float64)
-            assert (residual - torch.from_numpy(held)).norm() < 1e-9, f"rank {rank}, {name}: {key}"
+        residual = torch.tensor(answer["kept"][key], dtype=torch.float64)
+        held = torch.from_numpy(expected.residuals[rank, index])
+        assert (residual - held).norm() < 1e-9, f"rank {rank}, {name}: {key}"
 
 
 @pytest.mark.slow

@@ -70,6 +70,31 @@ def test_the_command_serves_one_training_after_another(
     ]
 
 
+def test_with_once_the_command_ends_after_one_training(
+    make_served: Callable[[ClusterSpec], Served], model: Any
+) -> None:
+    served = make_served(cluster())
+    bundle = bundle_of_small(served, model)
+    place = f"file://{served.folder / 'rendezvous'}"
+    process = served.start((*COMMAND, bundle, "--node", "s0", "--rendezvous", place, "--once"), "s0")
+    assert served.ranks.run_one("exact", task="small", bundle=bundle) == ["", ""], served.log()
+    assert process.wait(30) == 0
+    assert served.log().splitlines()[1:] == ["training has begun", "training has ended after 3 steps"]
+
+
+@pytest.mark.slow
+def test_the_command_ends_if_a_worker_hangs_in_a_step(make_served: Callable[[ClusterSpec], Served], model: Any) -> None:
+    served = make_served(cluster())
+    bundle = bundle_of_small(served, model)
+    place = f"file://{served.folder / 'rendezvous'}"
+    process = served.start((*COMMAND, bundle, "--node", "s0", "--rendezvous", place, "--timeout", "5"), "s0")
+    answers = served.ranks.run_one("hangs", bundle=bundle)
+    assert "rank 2 on s0" in answers[0], (answers, served.log())
+    assert process.wait(30) == 1, served.log()
+    assert "training has begun" in served.log()
+    assert "error: rank 2" in served.log()
+
+
 def _await_line(served: Served, text: str) -> None:
     deadline = time.monotonic() + 60
     while text not in served.log():

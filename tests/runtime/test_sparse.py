@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autosync.errors import OperationError
@@ -158,7 +158,3 @@ def test_optimizers_that_move_untouched_rows_are_refused(name: str, options: dic
             refuse_rows(name, options)
     else:
         refuse_rows(name, options)
-
-
-settings.register_profile("quick", max_examples=60, deadline=None)
-settings.load_profile("quick")

@@ -10,6 +10,7 @@ synchronised by far more. Where a run is farther, nine more such runs of stock D
 
 from collections.abc import Mapping
 
+import numpy as np
 from torch import Tensor
 from written import Written
 
@@ -42,7 +43,9 @@ def mismatch(found: Written, expected: Written) -> str:
 def distances(found: Written, expected: Written) -> Distances:
     """Return the distance of each tensor, by the norm of the difference, and the largest one between two losses."""
     apart = {name: _apart(found.tensors[name], one) for name, one in expected.tensors.items()}
-    return {LOSSES: max(abs(a - b) for a, b in zip(found.losses, expected.losses, strict=True)), **apart}
+    # It keeps what is no number, which `max` may not.
+    losses = float(np.abs(np.subtract(found.losses, expected.losses)).max())
+    return {LOSSES: losses, **apart}
 
 
 def allowances(expected: Written, *yardsticks: Written) -> Distances:
@@ -50,15 +53,15 @@ def allowances(expected: Written, *yardsticks: Written) -> Distances:
     sizes = {LOSSES: max(map(abs, expected.losses))}
     sizes |= {name: _norm(one) for name, one in expected.tensors.items()}
     apart = [distances(one, expected) for one in yardsticks]
-    return {name: FACTOR * max(one[name] for one in apart) + FLOOR * size for name, size in sizes.items()}
+    return {name: FACTOR * float(np.max([one[name] for one in apart])) + FLOOR * size for name, size in sizes.items()}
 
 
 def too_wide(allowed: Distances, expected: Written) -> str:
     """Return in words that the yardstick is too wide; empty if it is not."""
     share = allowed[LOSSES] / max(map(abs, expected.losses))
-    return (
-        f"stock DDP is too far from itself: {share:.2g} of the largest loss would be allowed" if share > WIDEST else ""
-    )
+    if share <= WIDEST:
+        return ""
+    return f"stock DDP is too far from itself: {share:.2g} of the largest loss would be allowed"
 
 
 def excess(found: Distances, allowed: Distances) -> tuple[float, str]:
@@ -69,9 +72,9 @@ def excess(found: Distances, allowed: Distances) -> tuple[float, str]:
 
 
 def _share(distance: float, allowed: float) -> float:
-    if not distance <= float("inf"):
-        return float("inf")
-    return distance / allowed if allowed else (float("inf") if distance else 0.0)
+    share = distance / allowed if allowed else (float("inf") if distance else 0.0)
+    # What is no number is too far.
+    return share if share >= 0 else float("inf")
 
 
 def _apart(found: Tensor, expected: Tensor) -> float:

@@ -57,6 +57,7 @@ def test_unknown_names_are_bad_input(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def suite() -> Any:
     """The suite's modules, by name."""
+    path = list(sys.path)
     sys.path.insert(0, str(HERE))
     names = ("listed", "written", "judging", "cells", "processes")
     before = {name: sys.modules.pop(name) for name in names if name in sys.modules}
@@ -66,9 +67,12 @@ def suite() -> Any:
         import listed
         import processes
         import written
+
+        from benchmarks.break_even import break_even
     finally:
-        sys.path.remove(str(HERE))
+        sys.path[:] = path
     modules: dict[str, ModuleType] = {one.__name__: one for one in (cells, judging, listed, processes, written)}
+    modules["break_even"] = break_even
     for name in names:
         del sys.modules[name]
     sys.modules.update(before)
@@ -104,15 +108,26 @@ def test_twice_the_distance_of_stock_ddp_is_allowed(suite: Any) -> None:
     assert share((2.0, 1.0), 3.0, 4.3)[0] > 1
     assert share((2.0, 1.03), 3.0, 4.0) == (pytest.approx(1.5, rel=1e-3), judging.LOSSES)
     assert share((2.0, 1.0), 3.0, float("nan")) == (float("inf"), "weight")
+    assert share((2.0, float("nan")), 3.0, 4.0) == (float("inf"), judging.LOSSES)
 
 
 def test_a_script_that_amplifies_rounding_shows_nothing(suite: Any) -> None:
     judging = suite["judging"]
     stock = _written(suite, (2.0, 1.0), 3.0)
     assert not judging.too_wide(judging.allowances(stock, _written(suite, (2.0, 1.01), 3.0)), stock)
+    assert judging.too_wide(judging.allowances(stock, _written(suite, (2.0, float("nan")), 3.0)), stock)
     assert "0.2 of the largest loss" in judging.too_wide(
         judging.allowances(stock, _written(suite, (2.0, 1.2), 3.0)), stock
     )
+
+
+def test_break_even_needs_a_winner_that_is_fast_enough_for_a_promise(suite: Any) -> None:
+    are_in_time = suite["break_even"].are_in_time
+    slow, fast = {"break_even_step": None, "most_steps": None}, {"break_even_step": 200, "most_steps": 300}
+    assert not are_in_time([slow])
+    assert are_in_time([slow, fast])
+    assert not are_in_time([fast, {**fast, "break_even_step": 301}])
+    assert not are_in_time([fast, {**fast, "break_even_step": None}])
 
 
 def test_what_cannot_be_compared_is_told(suite: Any) -> None:

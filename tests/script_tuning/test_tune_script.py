@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from autosync.cli import main
 from autosync.strategy.bundle import load_bundle
 from tests.helpers.stock_ddp import train_under_stock_ddp
 
@@ -116,8 +117,9 @@ def test_a_script_is_stopped_when_the_bundle_is_written(tmp_path: Path) -> None:
     assert bundle.model.batch_size == 8
     assert [one.name for one in bundle.model.variables][:2] == ["0.weight", "0.bias"]
     assert bundle.model.optimizer.name == "SGD"
-    # It was ended, and not left to its own end.
+    # It was ended, and not left to its own end; what it has to do at any end was done.
     assert not (tmp_path / "out-0.pt").exists()
+    assert all((tmp_path / f"out-left-{rank}").exists() for rank in range(2))
     assert "trained" not in (tmp_path / "autosync-studies" / "s" / "ranks" / "rank-0.log").read_text()
     resumed = _command(tmp_path, "--resume", "s")
     assert resumed.code == 2
@@ -200,7 +202,13 @@ def test_a_script_that_cannot_be_tuned_ends_with_the_reason(
         (("--stop", "--retune", "--", "train.py"), "--stop ends the script, and --retune goes on with it"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
-    tuned = _tune(tmp_path, *arguments)
-    assert tuned.code == 2
-    assert words in tuned.err
+def test_options_that_do_not_fit_are_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main.run(["tune", "--cluster", "local-2", *QUICKLY, *arguments]) == 2
+    assert words in capsys.readouterr().err

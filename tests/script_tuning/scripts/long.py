@@ -2,9 +2,11 @@
 
 A pass takes some milliseconds, so that pauses of a busy machine are short beside it. The training evaluates every 20
 steps on all ranks, and the first rank saves a checkpoint every 50. With `files`, a pass takes ten times as long while
-the file OUT-slow is there, and the training ends soon after the file OUT-end is.
+the file OUT-slow is there, and the training ends soon after the file OUT-end is. However it ends, each rank leaves the
+file OUT-left-RANK.
 """
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -77,4 +79,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    finally:
+        Path(f"{sys.argv[1]}-left-{os.environ['RANK']}").touch()
