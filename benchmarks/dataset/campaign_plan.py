@@ -36,9 +36,9 @@ T = TypeVar("T")
 SCHEMA_KIND = "campaign"
 SCHEMA_VERSION = 1
 
-Source = Literal["sampled", "divided", "mutated", "crossed", "neighbour"]
-"""The sources of strategies after the presets: the space, its strategies that divide the model into stages, a change of
-a good strategy, two good strategies crossed, or one or two changes of the best."""
+Source = Literal["sampled", "treed", "divided", "mutated", "crossed", "neighbour"]
+"""The sources of strategies after the presets: the space, its strategies with trees, its strategies that divide the
+model into stages, a change of a good strategy, two good strategies crossed, or one or two changes of the best."""
 
 MIX: Mapping[Source, int] = {"sampled": 6, "mutated": 2, "crossed": 1, "neighbour": 1}
 

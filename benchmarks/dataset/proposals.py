@@ -39,6 +39,11 @@ class Proposal:
     facts: PlanFacts | None
 
 
+def has_trees(strategy: Strategy) -> bool:
+    """Return whether some message travels over `levels`, or over trees that are written out."""
+    return any(getattr(message.synchroniser, "topology", None) in ("levels", "trees") for message in strategy.messages)
+
+
 class Proposals:
     """The strategies of one combination."""
 
@@ -119,6 +124,9 @@ class Proposals:
                 yield near if rng.random() < 0.5 else space.mutate(near, rng)
             elif source == "divided" and space.stages is not None:
                 yield space.stages.sample(rng) or space.sample(rng)
+            elif source == "treed":
+                drawn = (space.sample(rng) for _ in range(MAX_DRAWS))
+                yield next(filter(has_trees, drawn), None) or space.sample(rng)
             else:
                 yield space.sample(rng)
 

@@ -2,9 +2,10 @@
 
     python benchmarks/speed/screened_speed.py [--draws 40] > out.json
 
-Each draw has 256 strategies of ResNet50 on 8 hosts: the presets, and samples of its own. The analytical simulator
-predicts all of them, and the timeline the most promising ones (`--kept`). Then the timeline predicts the others too,
-to find out what the screen lost. All on one core. Prints one JSON document:
+Each draw has 256 samples of the space of ResNet50 on 8 hosts, without presets, because the same few of them would be
+the best of every draw. The analytical simulator predicts all of them, and the timeline the most promising ones
+(`--kept`). Then the timeline predicts the others too, to find out what the screen lost. All on one core. Prints one
+JSON document:
 
 - `per_second`: strategies a second through the screen, with the timeline's part included; the median of the draws;
 - `within`: the share of draws whose best kept strategy is at most 0.5 % slower, by the timeline, than the best of all;
@@ -16,6 +17,7 @@ Ends with 0 if 1,000 strategies a second are judged and 95 % of the draws lose a
 from __future__ import annotations
 
 import os
+import random
 import sys
 import time
 from dataclasses import dataclass
@@ -33,10 +35,10 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model
 from autosync.strategy.representation import Strategy
+from autosync.strategy.space import Space
 from autosync.trials.statistics import median_interval
 from benchmarks.shared import parser_of, report, run, tell
 from benchmarks.speed.lowering_speed import hosts
-from benchmarks.speed.simulator_speed import drawn
 
 NUM_DRAWN = 256
 MAX_LOSS = 0.005
@@ -86,11 +88,15 @@ def main() -> int:
     options = parser.parse_args()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     model, cluster = load_model(options.model), hosts(options.hosts)
-    screen = Screen(model, cluster, options.kept)
-    screen.judge(drawn(model, cluster, NUM_DRAWN, options.seed - 1))  # compiles
+    screen, space = Screen(model, cluster, options.kept), Space(model=model, cluster=cluster)
     found: list[Screened] = []
-    for number in range(options.draws):
-        found.append(screen.judge(drawn(model, cluster, NUM_DRAWN, options.seed + number)))
+    # The first draw compiles, and does not count.
+    for number in range(-1, options.draws):
+        rng = random.Random(options.seed + number)
+        screened = screen.judge([space.sample(rng) for _ in range(NUM_DRAWN)])
+        if number < 0:
+            continue
+        found.append(screened)
         tell(f"draw {number + 1} of {options.draws}: {found[-1].seconds:.3f} s, {found[-1].loss:.2%} lost")
     rate = median_interval([NUM_DRAWN / one.seconds for one in found])
     within = float(np.mean([one.loss <= MAX_LOSS for one in found]))
