@@ -13,6 +13,7 @@ import pytest
 
 from autosync.plan.bundling import bundled
 from autosync.plan.traffic import amortised_traffic
+from autosync.simulators.evaluation import Measured, accuracy_of
 from autosync.strategy.representation import Message, Strategy
 from benchmarks.collective_fit import collective_fit
 from benchmarks.drift import drift
@@ -20,6 +21,7 @@ from benchmarks.exactness.exactness import Tally
 from benchmarks.exactness.meaning import Meaning
 from benchmarks.loops import hosts, time_to_loss
 from benchmarks.published.published import holds_of
+from benchmarks.simulator_accuracy import racks_and_stages
 from benchmarks.speed.lowering_speed import is_in_time
 from benchmarks.trust.trust import is_near
 from benchmarks.tune_suite.tune_suite import is_met
@@ -116,3 +118,12 @@ def test_what_was_not_measured_does_not_hold() -> None:
     assert not holds_of([{"holds": None}])
     assert holds_of([{"holds": None}, {"holds": True}])
     assert not holds_of([{"holds": True}, {"holds": False}])
+    assert racks_and_stages.holds({}) == {"trees": False, "stages": False}
+
+
+@pytest.mark.parametrize(("count", "factor", "holds"), [(80, 1.04, True), (80, 1.06, False), (70, 1.04, False)])
+def test_enough_strategies_are_predicted_well_on_two_combinations(count: int, factor: float, holds: bool) -> None:
+    seconds = np.geomspace(0.1, 10.0, count)
+    one = accuracy_of(Measured(seconds, 0.999 * seconds, 1.001 * seconds), factor * seconds)
+    assert racks_and_stages.holds({"trees": {"a": one, "b": one}})["trees"] is holds
+    assert not racks_and_stages.holds({"trees": {"a": one}})["trees"]
