@@ -35,7 +35,8 @@ def report(document: Mapping[str, Any], *, holds: object = True) -> int:
 
 
 def run(main: Callable[[], int]) -> NoReturn:
-    """Run a benchmark from the command line."""
+    """Run a benchmark from the command line. SIGTERM ends it as Ctrl-C does, so that no rank or testbed is left."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         sys.exit(main())
     except AutosyncError as error:

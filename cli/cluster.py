@@ -196,9 +196,12 @@ def _nodes_table(calibration: Calibration) -> str:
 def _curves_table(curves: tuple[Curve, ...]) -> str:
     from autosync.strategy.wording import format_table
 
+    seconds = [{point.num_bytes: point.seconds.value for point in curve.points} for curve in curves]
+    sizes = sorted({num_bytes for found in seconds for num_bytes in found})
+    # On slow links, curves end before sizes that would take long.
     rows = [
-        (units.format_size(same[0].num_bytes), *(units.format_time(point.seconds.value) for point in same))
-        for same in zip(*(curve.points for curve in curves), strict=True)
+        (units.format_size(size), *(units.format_time(found[size]) if size in found else "" for found in seconds))
+        for size in sizes
     ]
     return format_table(rows, header=("all_reduce", *(curve.algorithm for curve in curves)))
 

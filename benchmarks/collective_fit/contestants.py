@@ -17,7 +17,6 @@ from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Va
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Message, Strategy
-from autosync.strategy.shapes.fitting import fitted_shares
 from autosync.strategy.synchronisers.all_reduce import AllReduce
 
 FITTED, LEVELS, GLOO = "fitted", "levels", "gloo"
@@ -69,7 +68,7 @@ def too_slow(found: dict[str, Way]) -> dict[str, str]:
 
 
 def _strategies(model: ModelSpec, cluster: ClusterSpec) -> Iterator[tuple[str, Strategy]]:
-    yield FITTED, _alone(AllReduce(topology="trees", trees=fitted_shares(cluster, num_bytes=model.num_bytes)))
+    yield FITTED, _alone(AllReduce.fitted(cluster, num_bytes=model.num_bytes))
     if cluster.racks:
         yield LEVELS, _alone(AllReduce(topology="levels"))
     yield GLOO, _alone(AllReduce())

@@ -24,6 +24,7 @@ from autosync.strategy.shares import deal, global_batch
 from autosync.strategy.space import Limits, Space
 from autosync.strategy.synchronisers.periodic import Periodic
 from benchmarks.clusters import MEGABIT, on_this_machine
+from tests.plan.reference.tree_cases import over_trees
 
 ALONE = "one rank"
 CLUSTERS = {
@@ -127,7 +128,8 @@ class Cases:
     """Draws cases. `models` are the specs of (task, dtype); `clusters` names the clusters to draw from.
 
     By default these are all with several ranks. With `shares`, ranks compute random shares of the batch, except under
-    strategies that refuse uneven ones.
+    strategies that refuse uneven ones. With `trees`, all cases are samples with at least one message over random trees
+    or levels.
     """
 
     def __init__(
@@ -139,8 +141,10 @@ class Cases:
         num_steps: int = 3,
         backend: BackendName = "gloo",
         shares: bool = False,
+        trees: bool = False,
     ) -> None:
         self._shares = shares
+        self._trees = trees
         self._models = models
         self._seed = seed
         self._clusters = clusters
@@ -151,12 +155,13 @@ class Cases:
         self._spaces: dict[tuple[str, str, str, bool], Space] = {}
 
     def draw(self, index: int) -> Case:
-        """Return the case of an index. Every third is a preset, all exact ones in turn."""
+        """Return the case of an index. Every third is a preset, all exact ones in turn, unless all go over trees."""
         rng = random.Random(f"{self._seed}/{index}")
+        if self._trees:
+            return self._draw_over_trees(rng, index)
         every = round(1 / P_PRESET)
         for _ in range(NUM_TRIES):
-            task, cluster = rng.choice(self._tasks), rng.choice(self._clusters)
-            dtype = "float64" if rng.random() < P_FLOAT64 else "float32"
+            task, dtype, cluster = self._place(rng)
             model = self._models[task, dtype]
             if index % every:
                 return self._case(rng, index, (task, dtype, cluster), "sample", self._sample(rng, task, dtype, cluster))
@@ -170,6 +175,20 @@ class Cases:
         # On NCCL some presets apply nowhere.
         assert self._backend != "gloo", f"the preset {name} applies nowhere"
         return self._case(rng, index, (task, dtype, cluster), "sample", self._sample(rng, task, dtype, cluster))
+
+    def _draw_over_trees(self, rng: random.Random, index: int) -> Case:
+        """Return a sample with a message over trees or more of them."""
+        while True:
+            task, dtype, cluster = where = self._place(rng)
+            plain = self._sample(rng, *where)
+            strategy = over_trees(rng, plain, self._models[task, dtype], cluster_of(cluster, self._backend))
+            if strategy != plain:
+                return self._case(rng, index, where, "sample", strategy)
+
+    def _place(self, rng: random.Random) -> tuple[str, str, str]:
+        """Return a task, its precision and a cluster."""
+        task, cluster = rng.choice(self._tasks), rng.choice(self._clusters)
+        return task, "float64" if rng.random() < P_FLOAT64 else "float32", cluster
 
     def _exact_presets(self) -> list[str]:
         """Return the presets that must equal training in one process.

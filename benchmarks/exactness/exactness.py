@@ -297,6 +297,7 @@ def arguments_of(command_line: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--limit-seconds", type=float, default=3600.0, help="begin no case after that")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--shares", action="store_true", help="ranks compute random shares of the batch")
+    parser.add_argument("--trees", action="store_true", help="samples whose messages go over random trees")
     parser.add_argument("--delays", action="store_true", help="ranks sleep at random in forward, backward, before step")
     parser.add_argument("--cluster", action="append", choices=list(CLUSTERS), help="this shape (may be repeated)")
     parser.add_argument("--task", action="append", choices=list(TASKS), help="this task (may be repeated)")
@@ -323,6 +324,7 @@ def main() -> int:
         num_steps=arguments.steps,
         backend=backend,
         shares=arguments.shares,
+        trees=arguments.trees,
     )
     indices: Iterable[int] = range(arguments.count) if arguments.index is None else (arguments.index,)
     drawn = failures_in(arguments.only, models, backend) if arguments.only else map(cases.draw, indices)

@@ -101,6 +101,16 @@ def reweighed(name: str, bundle: str, shares: Sequence[int]) -> str:
     return difference(values, alone.state_dict())
 
 
+def weighed_apart(bundle: str) -> str:
+    """What is refused to a script that weighs its batches while each rank makes steps by itself."""
+    task = task_of("small")
+    model = task.model()
+    parallelize(model, task.optimizer(model.parameters()), bundle)
+    found = raised(lambda: weigh(model, 1 + rank()))
+    release(model)
+    return found
+
+
 def weightless(bundle: str) -> str:
     """The loss of a trainer's step in which the second rank's part of the batch weighs nothing, if it is wrong."""
     task = task_of("tokens")

@@ -37,3 +37,11 @@ def test_every_preset_and_random_strategies(exactness: Any, count: int, options:
     assert found["trained"] == count
     # Every third case is a preset, in turn; the others are samples.
     assert len(found["by_origin"]) == min(count // 3, NUM_PRESETS) + 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2000)
+def test_strategies_over_random_trees(exactness: Any) -> None:
+    found = exactness("--count", "1000", "--seed", "29", "--trees", limit_seconds=1900)
+    assert found["failures"] == []
+    assert found["trained"] == 1000

@@ -35,7 +35,9 @@ def test_shares_train_as_one_process_does(make_ranks: Callable[[str], Any]) -> N
     small = {"name": "small", "bundle": ranks.divided_bundle("ddp", "small", OF_TWELVE), "shares": OF_TWELVE}
     weightless = {"bundle": ranks.bundle("ddp", "tokens")}
     cases += [("share_cases:weightless", weightless), ("share_cases:reweighed", small), ("share_cases:refused", small)]
-    for answers in ranks.run(cases):
-        assert answers[:-1] == [""] * (len(cases) - 1)
-        assert "the bundle gives it" in answers[-1]["another batch"]
-        assert "whose weight is not known" in answers[-1]["no weight"]
+    cases.append(("share_cases:weighed_apart", {"bundle": ranks.bundle("local_sgd", "small")}))
+    for *exact, refused, weighed_apart in ranks.run(cases):
+        assert exact == [""] * (len(cases) - 2)
+        assert "the bundle gives it" in refused["another batch"]
+        assert "whose weight is not known" in refused["no weight"]
+        assert "each rank trains alone" in weighed_apart

@@ -20,16 +20,21 @@ from autosync.runtime.wire.exchange import Exchange
 from autosync.runtime.wire.flow_control import Flow
 from autosync.runtime.wire.links import Links
 from autosync.runtime.wire.transfer_pieces import cut_moves
+from autosync.strategy.synchronisers.rules import ALONE
 
 _TAG = 2**29 - 2
 """The tag of these messages; no operation of a plan has this number."""
 
 
 class BatchWeight:
-    """The factor of one rank's gradients, step by step. `batch_size` is what the script has promised, if it has."""
+    """The factor of one rank's gradients, step by step. `batch_size` is what the script has promised, if it has.
 
-    def __init__(self, plan: Plan, links: Links, *, batch_size: int | None) -> None:
+    With `trains_apart`, ranks make steps with their own gradients, and weights are refused.
+    """
+
+    def __init__(self, plan: Plan, links: Links, *, batch_size: int | None, trains_apart: bool = False) -> None:
         self._links = links
+        self._trains_apart = trains_apart
         self._num_workers = plan.num_workers
         self._usual = plan.weights[links.rank]
         self._is_known = not plan.weighs and (not plan.shares or batch_size is not None)
@@ -53,6 +58,11 @@ class BatchWeight:
             raise OperationError(f"the weight {weight!r} of a batch (a finite number of 0 or more)")
         if self._of_step is not None:
             raise OperationError("a second weight for one step (weigh the batch once, before its backward pass)")
+        if self._trains_apart and self._num_workers > 1:
+            raise OperationError(
+                f"a weight under periodic averages: {ALONE} (train without autosync.weigh, or with a bundle that adds "
+                "up the gradients of all ranks)"
+            )
         weights = self._weights_of_all(float(weight))
         total = math.fsum(weights)
         if total <= 0:

@@ -78,7 +78,8 @@ class Session:
         self._buffers = buffers
         self._compute = compute
         self._variables = VariableRoles.of(plan, parameters_of(model, bundle), execution)
-        self._weight = BatchWeight(plan, execution.links, batch_size=batch_size)
+        trains_apart = any(message.synchroniser.trains_apart for message in bundle.strategy.messages)
+        self._weight = BatchWeight(plan, execution.links, batch_size=batch_size, trains_apart=trains_apart)
         unchanged = Expected(model, optimizer, bundle, are_engines=bool(self._variables.engine))
         self._step = EngineStep(
             model,

@@ -10,7 +10,6 @@ from autosync.strategy.presets.buckets import DEFAULT_CAP_BYTES, ready_buckets
 from autosync.strategy.presets.common import travels_as_rows
 from autosync.strategy.presets.options import flag_option, size_option
 from autosync.strategy.representation import Strategy
-from autosync.strategy.shapes.fitting import fitted_shares
 from autosync.strategy.shapes.levels import worker_racks
 from autosync.strategy.synchronisers.all_reduce import AllReduce
 
@@ -35,7 +34,7 @@ def rack_levels(
         if not BACKENDS[cluster.backend].own_rounds:
             rule = f"trees go in rounds of tagged messages, which {cluster.backend} has not"
             raise DoesNotApplyError(f"fitted trees on {cluster.backend}", rule=rule)
-        synchroniser = AllReduce(topology="trees", trees=fitted_shares(cluster))
+        synchroniser = AllReduce.fitted(cluster)
     else:
         synchroniser = AllReduce(topology="levels")
     cap = size_option("cap_bytes", cap_bytes)

@@ -117,14 +117,15 @@ def without_servers(links: TreeLinks) -> TreeLinks:
     )
 
 
-def has_unlike_links(cluster: ClusterSpec) -> bool:
+def has_unlike_links(cluster: ClusterSpec, *, takes_servers: bool) -> bool:
     """Whether workers have racks, or interfaces of different rates, so that equal loads fill some links before others.
 
-    Rates that differ by less than a probe may err count as equal.
+    So they do beside servers whose links a ring of workers leaves idle, if `takes_servers`. Rates that differ by less
+    than a probe may err count as equal.
     """
-    if cluster.racks:
-        return True
     links = tree_links(cluster)
+    if cluster.racks or (takes_servers and links.serves.any()):
+        return True
     workers = ~links.serves
     return any(rates.max() > (1 + _EQUAL) * rates.min() for rates in (links.node_out[workers], links.node_in[workers]))
 

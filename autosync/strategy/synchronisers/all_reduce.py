@@ -89,18 +89,27 @@ class AllReduce(Synchroniser):
         if cluster.racks and cluster.num_workers > 1:
             if "levels" in limits.topologies:
                 yield cls(topology="levels")
-            if fits_trees(cluster, limits):
-                # It loads numpy, which readers of strategies do not need.
-                from autosync.strategy.shapes.fitting import fitted_shares
-
-                yield cls(topology="trees", trees=fitted_shares(cluster))
+            if fits_trees(cluster, limits, takes_servers=True):
+                yield cls.fitted(cluster)
 
     @classmethod
     def link_variants(cls, cluster: ClusterSpec, limits: Bounds) -> Iterator[Synchroniser]:
-        if not cluster.racks and fits_trees(cluster, limits):
-            from autosync.strategy.shapes.fitting import fitted_shares
+        if not cluster.racks and fits_trees(cluster, limits, takes_servers=True):
+            yield cls.fitted(cluster)
 
-            yield cls(topology="trees", trees=fitted_shares(cluster))
+    @classmethod
+    def fitted(cls, cluster: ClusterSpec, *, num_bytes: float | None = None) -> AllReduce:
+        """Return the all-reduce that follows the cluster's links: over trees with which `num_bytes` finish first.
+
+        Where all links are alike and none is spare, it is a ring: no trees can be faster, and it needs fewer messages.
+        """
+        # They load numpy, which readers of strategies do not need.
+        from autosync.strategy.shapes.fitting import NUM_BYTES, fitted_shares
+        from autosync.strategy.shapes.links import has_unlike_links
+
+        if not has_unlike_links(cluster, takes_servers=True):
+            return cls(topology="ring")
+        return cls(topology="trees", trees=fitted_shares(cluster, num_bytes=num_bytes or NUM_BYTES))
 
     def outside(self, limits: Bounds) -> Iterator[Outside]:
         yield from Synchroniser.outside(self, limits)

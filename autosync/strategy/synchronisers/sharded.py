@@ -72,7 +72,7 @@ class Sharded(Synchroniser):
     def link_variants(cls, cluster: ClusterSpec, limits: Bounds) -> Iterator[Synchroniser]:
         if cluster.racks and cluster.num_workers > 1 and "levels" in limits.topologies:
             yield cls(topology="levels")
-        if fits_trees(cluster, limits):
+        if fits_trees(cluster, limits, takes_servers=False):
             # It loads numpy, which readers of strategies do not need.
             from autosync.strategy.shapes.fitting import fitted_shares
 

@@ -16,7 +16,7 @@ from autosync.plan.types import NamedAlgorithm
 from autosync.trials.probe.request import CollectiveSamples
 
 ALGORITHMS: tuple[NamedAlgorithm, ...] = ("native", "ring", "tree", "halving_doubling")
-MAX_REPEATS = 9
+MAX_REPEATS, _LEAST_REPEATS = 9, 2
 # Small all-reduces are too short to be timed precisely: several in a row are timed as one.
 _SMALL_BYTES, _SMALL_RUN = 65536, 8
 _STEP_BYTES = (10_000, 1_000_000)
@@ -31,15 +31,21 @@ class Workers:
         self._group = group
         self._me = self._members.index(rank)
         self._timeout = dt.timedelta(seconds=timeout_seconds)
+        # The seconds of a byte in the last all-reduce of each algorithm, the same on all ranks.
+        self._byte_seconds: dict[str, float] = {}
+
+    def takes(self, algorithm: NamedAlgorithm, num_bytes: int) -> float:
+        """Return the seconds that a point will take at least, by the point before it, or 0 without one."""
+        return (1 + _LEAST_REPEATS) * num_bytes * self._byte_seconds.get(algorithm, 0.0)
 
     def measure(self, algorithm: NamedAlgorithm, num_bytes: int, point_seconds: float) -> CollectiveSamples:
         """Time an all-reduce as often as fits in `point_seconds`; the first tells all ranks how often that is."""
         buffer = torch.zeros(max(1, num_bytes // 4))
         run = _SMALL_RUN if num_bytes <= _SMALL_BYTES else 1
-        first = torch.tensor([self._once(algorithm, buffer, run)], dtype=torch.float64)
-        dist.all_reduce(first, dist.ReduceOp.MAX, group=self._group)
-        repeats = min(MAX_REPEATS, max(2, int(point_seconds / max(first.item() * run, 1e-6))))
+        first = self._slowest(self._once(algorithm, buffer, run))
+        repeats = min(MAX_REPEATS, max(_LEAST_REPEATS, int(point_seconds / max(first * run, 1e-6))))
         taken = [self._once(algorithm, buffer, run) for _ in range(repeats)]
+        self._byte_seconds[algorithm] = self._slowest(min(taken)) / num_bytes
         return CollectiveSamples(algorithm=algorithm, num_bytes=num_bytes, seconds=tuple(taken))
 
     def steps(self, count: int, pause_seconds: float) -> tuple[float, ...]:
@@ -53,6 +59,12 @@ class Workers:
 
         # The first three steps do not count.
         return tuple(_timed(step) for _ in range(count + 3))[3:]
+
+    def _slowest(self, seconds: float) -> float:
+        """Return the longest time of all ranks."""
+        longest = torch.tensor([seconds], dtype=torch.float64)
+        dist.all_reduce(longest, dist.ReduceOp.MAX, group=self._group)
+        return longest.item()
 
     def _once(self, algorithm: NamedAlgorithm, buffer: torch.Tensor, run: int) -> float:
         dist.barrier(self._group)

@@ -192,7 +192,11 @@ class ProbeRank:
         samples = []
         for num_bytes in settings.curve_bytes:
             self._tell(f"all-reduces of {format_size(num_bytes)}")
-            samples += [workers.measure(name, num_bytes, settings.point_seconds) for name in ALGORITHMS]
+            samples += [
+                workers.measure(name, num_bytes, settings.point_seconds)
+                for name in ALGORITHMS
+                if workers.takes(name, num_bytes) <= settings.most_point_seconds
+            ]
         self._tell("mixed steps")
         return tuple(samples), workers.steps(settings.num_steps, settings.pause_seconds)
 

@@ -29,7 +29,8 @@ class ProbeSettings:
 
     A stream runs for `stream_seconds`: the first `settle_seconds` do not count, and the rest gives `num_windows`
     samples. Streams, messages and compute are measured in `num_rounds` rounds, so that a short disturbance does not
-    decide the result. Each point of a curve takes about `point_seconds`. A mixed step waits `pause_seconds` in place of
+    decide the result. Each point of a curve takes about `point_seconds`. On slow links it takes longer, and a curve
+    ends before a size that would need more than `most_point_seconds`. A mixed step waits `pause_seconds` in place of
     compute. At most `most_loads` loads search for links that nodes share, before any group is looked at closely; 0
     searches for none.
     """
@@ -45,6 +46,7 @@ class ProbeSettings:
     num_computations: int = 8
     curve_bytes: tuple[int, ...] = tuple(4096 * 4**power for power in range(7))
     point_seconds: float = 0.4
+    most_point_seconds: float = 4.0
     num_steps: int = 25
     pause_seconds: float = 0.02
     most_loads: int = 100

@@ -12,7 +12,7 @@ from dataclasses import replace
 from autosync.specs.cluster import BackendName, ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.codecs import Cast, PowerSGD
-from autosync.strategy.representation import Message
+from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.space import Space
 from autosync.strategy.synchronisers.all_reduce import AllReduce
 from autosync.strategy.synchronisers.base import Synchroniser
@@ -31,15 +31,16 @@ def draw_over_trees(rng: random.Random, count: int, *, backend: BackendName = "g
             continue
         limits = replace(WIDE, allow=rng.choice(((), (), ("lossy",))))
         strategy = Space(model=model, cluster=cluster, limits=limits).sample(rng)
-        messages = [_over_trees(rng, message, model, cluster) for message in strategy.messages]
-        if tuple(messages) != strategy.messages:
-            yield Case(
-                model=model,
-                cluster=cluster,
-                strategy=replace(strategy, messages=tuple(messages)),
-                seed=rng.randrange(2**32),
-            )
+        treed = over_trees(rng, strategy, model, cluster)
+        if treed != strategy:
+            yield Case(model=model, cluster=cluster, strategy=treed, seed=rng.randrange(2**32))
             drawn += 1
+
+
+def over_trees(rng: random.Random, strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Strategy:
+    """The same strategy, with each message over levels or any trees that may go so."""
+    messages = [_over_trees(rng, message, model, cluster) for message in strategy.messages]
+    return replace(strategy, messages=tuple(messages))
 
 
 def _maybe_in_pods(rng: random.Random, cluster: ClusterSpec) -> ClusterSpec:

@@ -1,4 +1,4 @@
-"""The space has levels and fitted trees where the cluster has racks, and there alone."""
+"""The space has levels where the cluster has racks, and fitted trees there and where servers are spare."""
 
 from __future__ import annotations
 
@@ -56,6 +56,23 @@ def test_drawn_trees_are_those_of_the_clusters_rates(model: ModelSpec) -> None:
     drawn = [message.synchroniser for _ in range(60) for message in space.sample(rng).messages]
     trees = {one.trees for one in drawn if isinstance(one, AllReduce) and one.trees}
     assert trees == {fitted_shares(cluster)}
+
+
+def test_trees_take_spare_servers_where_workers_are_alike(model: ModelSpec) -> None:
+    """A ring of workers leaves the links of servers idle."""
+    cluster = load_cluster("4-hosts-2-servers")
+    space, rng = Space(model=model, cluster=cluster), random.Random(1)
+    drawn = [space.sample(rng) for _ in range(200)]
+    assert not any(map(space.problems, drawn))
+    trees = {share for one in drawn for message in one.messages for share in message.synchroniser.written_trees}
+    assert trees == set(fitted_shares(cluster))
+    assert any(parent >= cluster.num_workers for share in trees for parent in share.up)
+
+
+def test_fitted_to_links_that_are_alike_is_a_ring() -> None:
+    assert AllReduce.fitted(load_cluster("4-hosts")) == AllReduce(topology="ring")
+    spare = load_cluster("4-hosts-2-servers")
+    assert AllReduce.fitted(spare, num_bytes=1e8).trees == fitted_shares(spare, num_bytes=1e8)
 
 
 def test_clusters_without_racks_and_nccl_have_none(model: ModelSpec) -> None:

@@ -138,6 +138,11 @@ def test_one_node_has_ranks_but_no_links(pair: ClusterSpec, started: list[int]) 
     assert probed.calibration.num_processors is None
 
 
+def test_a_curve_ends_before_sizes_that_take_long(pair: ClusterSpec, started: list[int]) -> None:
+    curves = probe(pair, settings=replace(TINY, most_point_seconds=0.0)).calibration.curves
+    assert [[point.num_bytes for point in curve.points] for curve in curves] == [[4096]] * 4
+
+
 def test_an_interrupt_ends_the_ranks(pair: ClusterSpec, started: list[int]) -> None:
     def interrupt(stage: str) -> None:
         if stage == "compute":
@@ -178,11 +183,14 @@ def test_a_cluster_elsewhere_is_refused_before_anything_runs(started: list[int])
 
 @pytest.fixture
 def fast_probe(monkeypatch: pytest.MonkeyPatch, pair: ClusterSpec, tmp_path: Path) -> Path:
-    """A cluster file whose probe, by the command, is a small one with a warning."""
+    """A cluster file whose probe, by the command, is a small one with a warning and with a curve that ends early."""
 
     def small(cluster: ClusterSpec, *, settings: ProbeSettings, **others: object) -> Probed:
         assert settings.timeout_seconds == 80.0
         probed = probe(cluster, settings=TINY, **others)  # type: ignore[arg-type]
+        native, ring, *_ = probed.calibration.curves
+        calibration = replace(probed.calibration, curves=(native, replace(ring, points=ring.points[:1])))
+        probed = replace(probed, cluster=replace(probed.cluster, calibration=calibration))
         return replace(probed, findings=(Finding(kind="noisy", subject="this", message="hums"),))
 
     monkeypatch.setattr(room, "probe", small)
@@ -209,6 +217,8 @@ def test_people_see_tables_and_warnings(fast_probe: Path, started: list[int]) ->
     assert result.exit_code == 0, result.output
     for words in ("all_reduce  native", "mixed steps: ", "pair, real: probed in", "warning: this: hums"):
         assert words in result.stdout
+    rows = [line[10:].split() for line in result.stdout.splitlines() if line[:10].rstrip().endswith("kB")]
+    assert [len(row) for row in rows] == [4, 2], "a time and its unit from each curve that has the size"
 
 
 @pytest.mark.parametrize(
