@@ -4,6 +4,7 @@
     python benchmarks/dataset/collect_dataset.py configs/campaigns/first.yaml --status       # what is missing
     python benchmarks/dataset/collect_dataset.py configs/campaigns/first.yaml --pack         # write datasets/records
     python benchmarks/dataset/collect_dataset.py configs/campaigns/first.yaml --from FOLDER  # continue from those
+    python benchmarks/dataset/collect_dataset.py configs/campaigns/*.yaml --pack             # all campaigns in one
 
 Each measurement is on the disk at once, in a store (`--store`, by default autosync-campaigns/NAME). Stop it with Ctrl-C
 or pull the plug and start it again: it continues where it was. If the store is lost, `--from` restores it from the
@@ -54,7 +55,7 @@ EXIT_INTERRUPTED = 130
 
 def main() -> int:
     parser = parser_of(__doc__)
-    parser.add_argument("plan", help="the plan file of the campaign")
+    parser.add_argument("plan", nargs="+", help="the plan file of the campaign; --pack takes several, for one folder")
     parser.add_argument("--store", type=Path, help=f"the folder of its records (default: {STORES}/NAME)")
     parser.add_argument("--from", dest="packed", type=Path, metavar="FOLDER", help="take up what --pack wrote there")
     parser.add_argument("--minutes", type=float, help="begin no trial that may end after this time")
@@ -66,7 +67,10 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=ROOT / "datasets" / "records", help="where --pack writes")
     parser.add_argument("--force", action="store_true", help="let --pack replace records that it has not")
     options = parser.parse_args()
-    campaign, combinations = load_campaign(options.plan)
+    if len(options.plan) > 1 and not options.pack:
+        parser.error("several plans (one campaign is measured at a time; --pack takes the records of several)")
+    plans = [load_campaign(plan) for plan in options.plan]
+    campaign, combinations = plans[0][0], [one for _, of_plan in plans for one in of_plan]
     store = RecordStore(options.store or STORES / campaign.name)
     if options.packed is not None:
         with store.held():
@@ -150,9 +154,9 @@ def _interrupt(_number: int, _frame: object) -> NoReturn:
 def packed(
     campaign: Campaign, combinations: Sequence[Combination], store: RecordStore, output: Path, *, force: bool
 ) -> dict[str, Any]:
-    """Write the store's records of the plan as Parquet, flagged where the machine drifted.
+    """Write the store's records of the plans as Parquet, flagged where the machine drifted.
 
-    Combinations that were removed from the plan stay in the store only, as do trials that a better one replaced.
+    Combinations that were removed from the plans stay in the store only, as do trials that a better one replaced.
     """
     problems: list[str] = []
     found = list(store.records(report=lambda problem: problems.append(str(problem))))

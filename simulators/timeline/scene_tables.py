@@ -8,6 +8,7 @@ import numpy as np
 
 from autosync.simulators.jit import borrows_elements, borrows_inner
 from autosync.simulators.shared.arrays import Flags, Integers, Records
+from autosync.simulators.timeline.move_tables import IN_WAVES
 from autosync.simulators.timeline.one_node import BEFORE, HERE, NEXT
 from autosync.simulators.timeline.plan_messages import messages_of
 from autosync.simulators.timeline.scene import CHANNEL, LINE, PART, TAKE, UNRULED, Scene
@@ -190,12 +191,17 @@ def _add_messages(inputs: SceneInputs, parts: Records, takes: Records, messages:
 @borrows_inner
 def _look_ahead(inputs: SceneInputs, part: Any, messages: Messages, is_short: bool) -> None:  # noqa: FBT001 - numba has no keyword-only ones
     """Enter how far ahead a part requests messages, and whether before its turn, as `wire.flow_control` does."""
-    is_native, longest = inputs.is_native[part.operation], 1.0
+    is_native, tables = inputs.is_native[part.operation], inputs.move_tables
+    longest, total = 1.0, 0.0
     for take in range(part.first_take, part.first_take + part.num_takes):
         first = messages.first_message[messages.take_channel[take]]
-        longest = max(longest, messages.message_bytes[first + messages.take_ordinal[take]])
+        taken = messages.message_bytes[first + messages.take_ordinal[take]]
+        longest, total = max(longest, taken), total + taken
+    usual, group = longest, tables.first_group[inputs.operations.shape[part.operation]]
+    if part.num_takes > 0 and tables.kind[tables.template[group]] == IN_WAVES:
+        usual = max(1.0, total / part.num_takes)
     num_bytes = AHEAD_BYTES if is_short else FREE_AHEAD_BYTES
-    part.ahead = LEAST_AHEAD if is_native else max(LEAST_AHEAD, int(num_bytes / longest))
+    part.ahead = LEAST_AHEAD if is_native else max(LEAST_AHEAD, int(num_bytes / usual))
     part.waits_its_turn = is_native or part.num_first > 0 or part.num_takes + part.num_posts == 0
 
 

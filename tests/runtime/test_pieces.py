@@ -201,7 +201,7 @@ def test_pieces_are_short_and_large_moves_are_cut():
     one_piece = 2 * PIECE_BYTES // 4
     pieces = compile_pieces("broadcast", "star", num_members=2, position=1, num_elements=one_piece + 1, item_bytes=4)
     assert [r.stop - r.start for r in pieces.receives] == [87382, 87382, 87381]
-    assert pieces.longest == 87382
+    assert pieces.usual_length == 87382
     short = compile_pieces(
         "broadcast",
         "star",

@@ -264,7 +264,7 @@ class _UnderWay:
         self._flow = flow
         self._scratch = scratch
         self._pieces, self._buffer, self._members, self.tag, self._priority = transfer
-        self._ahead = flow.ahead(self._priority, self._pieces.longest * self._buffer.element_size())
+        self._ahead = flow.ahead(self._priority, self._pieces.usual_length * self._buffer.element_size())
         self._next = 0
         self._asked: deque[_Asked] = deque()
         self._sent: deque[tuple[Any, Send]] = deque()

@@ -56,14 +56,15 @@ class Flow:
         """Return the greatest length of a transfer's pieces: a short one if something more urgent may come."""
         return SHORT_PIECE_BYTES if priority > self._most_urgent else PIECE_BYTES
 
-    def ahead(self, priority: int, longest_bytes: int) -> int:
-        """Return how many pieces of at most `longest_bytes` a transfer may request, beyond one for each source.
+    def ahead(self, priority: int, usual_bytes: float) -> int:
+        """Return how many pieces of `usual_bytes` a transfer may request, beyond one for each source.
 
         On idle machines, two pieces keep a link busy: one arrives while the other is added and sent on. More pieces
         compensate for late threads, and for late requests, which wait behind this rank's own data on the connection.
+        Over trees with unequal shares, requests would be too late if all pieces counted as much as the longest.
         """
         num_bytes = AHEAD_BYTES if priority > self._most_urgent else FREE_AHEAD_BYTES
-        return max(LEAST_AHEAD, num_bytes // max(1, longest_bytes))
+        return max(LEAST_AHEAD, int(num_bytes / max(1.0, usual_bytes)))
 
     def window(self, priority: int, breadth: int, ahead: int) -> int:
         """Return how many pieces a transfer may have requested, if it receives from `breadth` members at a time.

@@ -21,6 +21,7 @@ from __future__ import annotations
 import bisect
 import functools
 import itertools
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -58,14 +59,14 @@ class Pieces(NamedTuple):
     """The pieces of one member.
 
     The member sends `sends[0]` at the start, and `sends[i]` when the i-th of `receives`, counted from 1, has come.
-    `breadth` is the number of members from which it receives at a time. `longest` is the number of elements of the
-    longest piece.
+    `breadth` is the number of members from which it receives at a time. `usual_length` is the number of elements that a
+    piece counts for where requests are limited: that of the longest, and over trees, whose shares differ, the mean.
     """
 
     receives: tuple[Receive, ...]
     sends: tuple[tuple[Send, ...], ...]
     breadth: int
-    longest: int
+    usual_length: float
 
     @property
     def sources(self) -> tuple[int, ...]:
@@ -99,7 +100,7 @@ def compile_pieces(
         longest_bytes = -(-num_elements // algorithm.num_units) * algorithm.widest * item_bytes
         num_pieces = _num_pieces(longest_bytes, min(piece_bytes, SHORT_PIECE_BYTES))
         cut = functools.partial(_pieces_in_waves, bounds=bounds, num_pieces=num_pieces)
-        return _compiled(moves, cut, position=position)
+        return _compiled(moves, cut, position=position, usual=statistics.fmean)
     return cut_moves(moves, bounds, position=position, item_bytes=item_bytes, piece_bytes=piece_bytes)
 
 
@@ -116,11 +117,17 @@ def cut_moves(
     A member need only know the bounds of those chunks that it sends or receives.
     """
     cut = functools.partial(_pieces_by_rounds, bounds=bounds, item_bytes=item_bytes, piece_bytes=piece_bytes)
-    return _compiled(moves, cut, position=position)
+    return _compiled(moves, cut, position=position, usual=max)
 
 
-def _compiled(moves: Sequence[Move], cut: Callable[[Iterable[Move]], list[_Piece]], *, position: int) -> Pieces:
-    """Return the pieces of a member, for moves that are cut by this rule."""
+def _compiled(
+    moves: Sequence[Move],
+    cut: Callable[[Iterable[Move]], list[_Piece]],
+    *,
+    position: int,
+    usual: Callable[[Iterable[int]], float],
+) -> Pieces:
+    """Return the pieces of a member, for moves that are cut by this rule. `usual` finds the usual one of lengths."""
     arriving = cut(move for move in moves if move.destination == position)
     leaving = cut(move for move in moves if move.source == position)
     arriving.sort(key=lambda piece: (*piece.place, piece.move.source))
@@ -130,7 +137,7 @@ def _compiled(moves: Sequence[Move], cut: Callable[[Iterable[Move]], list[_Piece
         receives=receives,
         sends=_enabled(arriving, leaving),
         breadth=_breadth(arriving),
-        longest=max((receive.stop - receive.start for receive in receives), default=0),
+        usual_length=usual(receive.stop - receive.start for receive in receives) if receives else 0.0,
     )
 
 

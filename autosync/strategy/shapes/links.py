@@ -117,16 +117,19 @@ def without_servers(links: TreeLinks) -> TreeLinks:
     )
 
 
-def has_unlike_links(cluster: ClusterSpec, *, takes_servers: bool) -> bool:
-    """Whether workers have racks, or interfaces of different rates, so that equal loads fill some links before others.
+def trees_may_gain(cluster: ClusterSpec, *, takes_servers: bool) -> bool:
+    """Whether fitted trees may be faster than a ring.
 
-    So they do beside servers whose links a ring of workers leaves idle, if `takes_servers`. Rates that differ by less
-    than a probe may err count as equal.
+    They may where nodes have racks, several ranks (which speak for their node in turn), or interfaces of different
+    rates, and beside servers, whose links a ring leaves idle, if `takes_servers`. Rates that differ by less than a
+    probe may err count as equal.
     """
     links = tree_links(cluster)
-    if cluster.racks or (takes_servers and links.serves.any()):
-        return True
     workers = ~links.serves
+    if workers.sum() < 2:
+        return False
+    if cluster.racks or cluster.num_workers > workers.sum() or (takes_servers and links.serves.any()):
+        return True
     return any(rates.max() > (1 + _EQUAL) * rates.min() for rates in (links.node_out[workers], links.node_in[workers]))
 
 

@@ -101,13 +101,13 @@ class AllReduce(Synchroniser):
     def fitted(cls, cluster: ClusterSpec, *, num_bytes: float | None = None) -> AllReduce:
         """Return the all-reduce that follows the cluster's links: over trees with which `num_bytes` finish first.
 
-        Where all links are alike and none is spare, it is a ring: no trees can be faster, and it needs fewer messages.
+        It is a ring where no trees can be faster, because a ring needs fewer messages.
         """
         # They load numpy, which readers of strategies do not need.
         from autosync.strategy.shapes.fitting import NUM_BYTES, fitted_shares
-        from autosync.strategy.shapes.links import has_unlike_links
+        from autosync.strategy.shapes.links import trees_may_gain
 
-        if not has_unlike_links(cluster, takes_servers=True):
+        if not trees_may_gain(cluster, takes_servers=True):
             return cls(topology="ring")
         return cls(topology="trees", trees=fitted_shares(cluster, num_bytes=num_bytes or NUM_BYTES))
 

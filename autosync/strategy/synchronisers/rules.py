@@ -60,16 +60,16 @@ def need_trees(topology: str, trees: Sequence[TreeShare]) -> None:
 
 
 def fits_trees(cluster: ClusterSpec, limits: Routes, *, takes_servers: bool) -> bool:
-    """Whether a space has trees that are fitted to the cluster's links: where these differ, if the limits allow it.
+    """Whether a space has trees that are fitted to the cluster's links: where they may gain, if the limits allow it.
 
     If `takes_servers`, servers may be inner nodes of the trees.
     """
     if "trees" not in limits.topologies or cluster.num_workers < 2 or not BACKENDS[cluster.backend].own_rounds:
         return False
     # It loads numpy, which readers of strategies do not need.
-    from autosync.strategy.shapes.links import has_unlike_links
+    from autosync.strategy.shapes.links import trees_may_gain
 
-    return has_unlike_links(cluster, takes_servers=takes_servers)
+    return trees_may_gain(cluster, takes_servers=takes_servers)
 
 
 def tree_shapes(facts: MessageFacts, topology: str, trees: Sequence[TreeShare]) -> Iterator[Finding]:

@@ -127,8 +127,8 @@ def assert_messages_are_the_engines(
                 assert not has_messages or not part["waits_its_turn"]
                 # Gathers send contributions as long as planned, and here a buffer of that length is cut.
                 if expected.receives and not operation.collective.endswith("_v"):
-                    longest_bytes = expected.longest * operation.item_bytes
-                    assert part["ahead"] == Flow(most_urgent).ahead(operation.priority, longest_bytes)
+                    usual_bytes = expected.usual_length * operation.item_bytes
+                    assert part["ahead"] == Flow(most_urgent).ahead(operation.priority, usual_bytes)
                 assert part["num_posts"] == sum(map(len, expected.sends))
                 row = int(part["first_take"]) + place - 1
                 posts = np.diff(scene.first_post[row : row + len(expected.sends) + 1])
