@@ -107,9 +107,13 @@ class AllReduce(Synchroniser):
         from autosync.strategy.shapes.fitting import NUM_BYTES, fitted_shares
         from autosync.strategy.shapes.links import trees_may_gain
 
-        if not trees_may_gain(cluster, takes_servers=True):
-            return cls(topology="ring")
-        return cls(topology="trees", trees=fitted_shares(cluster, num_bytes=num_bytes or NUM_BYTES))
+        if trees_may_gain(cluster, takes_servers=True):
+            trees = fitted_shares(cluster, num_bytes=num_bytes or NUM_BYTES)
+            takes_servers = any(parent >= cluster.num_workers for share in trees for parent in share.up)
+            # For few bytes, the trees may do without the servers.
+            if takes_servers or trees_may_gain(cluster, takes_servers=False):
+                return cls(topology="trees", trees=trees)
+        return cls(topology="ring")
 
     def outside(self, limits: Bounds) -> Iterator[Outside]:
         yield from Synchroniser.outside(self, limits)

@@ -73,6 +73,13 @@ def test_fitted_to_links_that_are_alike_is_a_ring() -> None:
     assert AllReduce.fitted(load_cluster("4-hosts")) == AllReduce(topology="ring")
     spare = load_cluster("4-hosts-2-servers")
     assert AllReduce.fitted(spare, num_bytes=1e8).trees == fitted_shares(spare, num_bytes=1e8)
+    # Few bytes go among the workers alone.
+    assert AllReduce.fitted(spare, num_bytes=1e5) == AllReduce(topology="ring")
+
+
+def test_ranks_of_a_node_speak_for_it_in_turn() -> None:
+    found = AllReduce.fitted(load_cluster("4-hosts-2-ranks")).trees
+    assert len({share.root for share in found}) == len(found) > 1
 
 
 def test_clusters_without_racks_and_nccl_have_none(model: ModelSpec) -> None:
