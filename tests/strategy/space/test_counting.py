@@ -22,6 +22,8 @@ from autosync.strategy.codecs import Cast, Codec, PowerSGD, Sign
 from autosync.strategy.legality import message_problems
 from autosync.strategy.parts import Part, Partition, parts_of
 from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.shapes.fitting import fitted_shares
+from autosync.strategy.shapes.links import trees_may_gain
 from autosync.strategy.space import Limits, Space
 from autosync.strategy.space.counting import _Factor, _log_poisson_mean
 from autosync.strategy.synchronisers.all_reduce import AllReduce
@@ -114,6 +116,11 @@ def _everything(cluster: ClusterSpec) -> Iterator[Synchroniser]:
         yield SufficientFactors(topology=topology)
     for topology, every in itertools.product(topologies, (2, 4)):
         yield Periodic(every=every, topology=topology)
+    if trees_may_gain(cluster, takes_servers=True):
+        yield AllReduce.fitted(cluster)
+    if trees_may_gain(cluster, takes_servers=False):
+        trees = fitted_shares(cluster, takes_servers=False)
+        yield canonical_synchroniser(Sharded(topology="trees", trees=trees), cluster)
 
 
 def _candidates(space: Space) -> list[Message]:
