@@ -279,6 +279,8 @@ class Gradients:
         for name in self._names:
             if name not in own and found[name].grad is not None:
                 yield f"{name} has a gradient, and no rank has used it"
+        if not used:
+            return
         sums = torch.cat([own[name].flatten() for name in used])
         magnitudes = sums.abs()
         # The harness communicates on the CPU, wherever training is.
