@@ -197,6 +197,14 @@ def test_chunks_of_any_lengths(sizes, seed):
     assert all(np.array_equal(member.buffer, values) for member, values in zip(wire.members, expected, strict=True))
 
 
+def test_over_trees_a_piece_counts_as_much_as_the_mean_one():
+    """Else a window that holds few long pieces and many short ones would hold few bytes."""
+    shape = TreeShape(shares=(TreeShare(up=(0, 0), weight=3), TreeShare(up=(1, 1))))
+    pieces = compile_pieces("all_reduce", shape, num_members=2, position=0, num_elements=2**20, item_bytes=4)
+    lengths = [receive.stop - receive.start for receive in pieces.receives]
+    assert pieces.usual_length == sum(lengths) / len(lengths) < max(lengths)
+
+
 def test_pieces_are_short_and_large_moves_are_cut():
     one_piece = 2 * PIECE_BYTES // 4
     pieces = compile_pieces("broadcast", "star", num_members=2, position=1, num_elements=one_piece + 1, item_bytes=4)

@@ -36,12 +36,12 @@ class Workers:
 
     def takes(self, algorithm: NamedAlgorithm, num_bytes: int) -> float:
         """Return the seconds that a point will take at least, by the point before it, or 0 without one."""
-        return (1 + _LEAST_REPEATS) * num_bytes * self._byte_seconds.get(algorithm, 0.0)
+        return (1 + _LEAST_REPEATS) * _run_of(num_bytes) * num_bytes * self._byte_seconds.get(algorithm, 0.0)
 
     def measure(self, algorithm: NamedAlgorithm, num_bytes: int, point_seconds: float) -> CollectiveSamples:
         """Time an all-reduce as often as fits in `point_seconds`; the first tells all ranks how often that is."""
         buffer = torch.zeros(max(1, num_bytes // 4))
-        run = _SMALL_RUN if num_bytes <= _SMALL_BYTES else 1
+        run = _run_of(num_bytes)
         first = self._slowest(self._once(algorithm, buffer, run))
         repeats = min(MAX_REPEATS, max(_LEAST_REPEATS, int(point_seconds / max(first * run, 1e-6))))
         taken = [self._once(algorithm, buffer, run) for _ in range(repeats)]
@@ -106,6 +106,11 @@ class Workers:
                 chunk.copy_(arriving)
         for work in sends:
             work.wait(self._timeout)
+
+
+def _run_of(num_bytes: int) -> int:
+    """Return how many all-reduces in a row are timed as one."""
+    return _SMALL_RUN if num_bytes <= _SMALL_BYTES else 1
 
 
 def compute(count: int) -> tuple[float, ...]:
