@@ -1,4 +1,4 @@
-"""The space has levels where the cluster has racks, and fitted trees there and where servers are spare."""
+"""The space has levels where the cluster has racks, and fitted trees where they may be faster than a ring."""
 
 from __future__ import annotations
 
