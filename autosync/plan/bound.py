@@ -40,9 +40,14 @@ The terms are:
   interfaces of nodes without workers count with a weight of (n-2)/(n-1). (These nodes must receive before they can
   send, so all nodes together send 2n-1 times or more, and each worker sends at least once. The same is true of
   receiving.)
+- **both_ways**: where a node without workers saves others from sending, they receive more. In both directions together,
+  every element takes 4(n-1) messages, where those nodes count with a weight of (n-2)/n alone (`docs/notes/bound.md` has
+  the proof). Without such nodes, this says no more than total. Rows, factors and variables that some steps do not use
+  count by what total says of them.
 - **rack_out**, **rack_in**: as for a node, with the workers of a rack against all other workers.
-- **rack_total**: as total, with racks in place of nodes and uplinks in place of interfaces, and again with pods. A node
-  without a rack is a rack by itself. With two racks, this is no more than what rack_out and rack_in say.
+- **rack_total**, **rack_both_ways**: as total and both_ways, with racks in place of nodes and uplinks in place of
+  interfaces, and again with pods. A node without a rack is a rack by itself. With two racks, this is no more than what
+  rack_out and rack_in say.
 - **use_to_use**: a variable is used; its gradient is ready no sooner than compute allows; that gradient leaves node u,
   and data that depends on it enters node w before w's next use. The way there and back takes two steps: twice the
   compute and the two transfers, each at the rate of the slowest link on its way. The slowest pair of nodes counts.
@@ -93,7 +98,7 @@ def bound(model: ModelSpec, cluster: ClusterSpec, *, rates: Rates | None = None,
         sizes = [_Sizes.of(v, model, num_ranks=cluster.num_workers, even_rows=even_rows) for v in model.variables]
         terms += _node_terms(cluster, nodes, workers, sizes)
         devices = [cluster.nodes[index].devices if index in workers else 0 for index in range(len(nodes))]
-        terms.append(_total_term("total", nodes, devices, sizes))
+        terms += _total_terms(("total", "both_ways"), nodes, devices, sizes)
         terms += _rack_terms(cluster, known, sizes)
         terms += _rack_total_terms(cluster, nodes, known, sizes)
         spans = [] if cluster.is_uneven else _spans(at_pace(model, Pace(passes=passes)), sizes)
@@ -165,6 +170,14 @@ class _Sizes:
             return min(dense, others * num_ranks * self.used(1) * self.factors)
         return others * min(2 * self.dense, num_ranks * self.factors)
 
+    def least_both_ways(self, devices: Sequence[int]) -> float:
+        """Return the least bytes that nodes send and receive until each has every gradient."""
+        others = len(devices) - 1
+        if self.rows or self.use is not None or math.isfinite(self.factors):
+            # What `least_total` says of each direction, at the lower weight of nodes without workers.
+            return 2 * self.least_total(devices) * others / len(devices)
+        return 4 * others * self.dense
+
 
 def _of_one_example(model: ModelSpec) -> ModelSpec:
     """Return the model with the rows that a single example touches on average."""
@@ -200,19 +213,30 @@ def _node_terms(cluster: ClusterSpec, nodes: list[Pair], workers: list[int], siz
         yield Term(kind="node_in", subject=name, num_bytes=into, seconds=into / rate_in)
 
 
-def _total_term(kind: TermKind, rates: Sequence[Pair], devices: Sequence[int], sizes: list[_Sizes]) -> Term:
-    """Return the term of all interfaces, or of all uplinks, together; `devices` has the workers behind each.
+def _total_terms(
+    kinds: tuple[TermKind, TermKind], rates: Sequence[Pair], devices: Sequence[int], sizes: list[_Sizes]
+) -> Iterator[Term]:
+    """Yield the terms of all interfaces, or of all uplinks, together; `devices` has the workers behind each.
 
-    Those without workers count with less weight, as said above.
+    The second kind is that of both directions together.
     """
     workers = [count for count in devices if count]
     num_bytes = sum(size.least_total(workers) for size in sizes)
-    help_of_server = (len(workers) - 2) / (len(workers) - 1)
-    weights = [1.0 if count else help_of_server for count in devices]
-    rate = min(
-        sum(weight * pair[direction] for weight, pair in zip(weights, rates, strict=True)) for direction in (0, 1)
+    out, into = _rates_together(rates, devices, help_of_others=(len(workers) - 2) / (len(workers) - 1))
+    yield Term(kind=kinds[0], subject="", num_bytes=num_bytes, seconds=num_bytes / min(out, into))
+    if len(workers) < len(devices):
+        num_bytes = sum(size.least_both_ways(workers) for size in sizes)
+        rate = sum(_rates_together(rates, devices, help_of_others=(len(workers) - 2) / len(workers)))
+        yield Term(kind=kinds[1], subject="", num_bytes=num_bytes, seconds=num_bytes / rate)
+
+
+def _rates_together(rates: Sequence[Pair], devices: Sequence[int], *, help_of_others: float) -> Pair:
+    """Return the sums of all rates; where there are no workers, they count with the weight of their help."""
+    weights = [1.0 if count else help_of_others for count in devices]
+    out, into = (
+        sum(weight * rate for weight, rate in zip(weights, way, strict=True)) for way in zip(*rates, strict=True)
     )
-    return Term(kind=kind, subject="", num_bytes=num_bytes, seconds=num_bytes / rate)
+    return out, into
 
 
 def _rack_terms(cluster: ClusterSpec, rates: Rates, sizes: list[_Sizes]) -> Iterator[Term]:
@@ -237,7 +261,7 @@ def _rack_total_terms(cluster: ClusterSpec, nodes: list[Pair], rates: Rates, siz
             behind[unit] = rate, devices + behind.get(unit, (rate, 0))[1]
         uplinks, devices_behind = zip(*behind.values(), strict=True)
         if cluster.racks and sum(count > 0 for count in devices_behind) > 2:
-            yield _total_term("rack_total", uplinks, devices_behind, sizes)
+            yield from _total_terms(("rack_total", "rack_both_ways"), uplinks, devices_behind, sizes)
 
 
 # From gradients to their next uses.

@@ -40,7 +40,7 @@ from benchmarks.clusters import on_this_machine
 from benchmarks.convergence.contestants import CONTESTANTS, EXACT, Contestant, applies, bundle_of, bytes_a_step
 from benchmarks.convergence.report import markdown, write_pictures
 from benchmarks.convergence.tasks import TRAININGS
-from benchmarks.shared import end_ranks, parser_of, start_ranks, tell
+from benchmarks.shared import end_ranks, parser_of, run, start_ranks, tell
 
 HERE = Path(__file__).parent
 FINAL_SHARE = 1 / 20
@@ -133,8 +133,8 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
         ]
         results = train_all(runs, Path(folder), options.ranks)
     of: dict[str, list[list[dict[str, Any]]]] = {contestant.name: [] for contestant in chosen}
-    for run, result in zip(runs, results, strict=True):
-        of[str(run["contestant"])].append(result)
+    for one, result in zip(runs, results, strict=True):
+        of[str(one["contestant"])].append(result)
     return {
         "num_parameters": model.num_parameters,
         "num_steps": num_steps,
@@ -232,4 +232,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

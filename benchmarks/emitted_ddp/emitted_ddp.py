@@ -32,7 +32,7 @@ from autosync.trials.service import TrialService
 from autosync.trials.statistics import min_rounds, round_ratio
 
 sys.path.append(str(Path(__file__).parents[2]))
-from benchmarks.shared import parser_of, report, tell
+from benchmarks.shared import parser_of, report, run, tell
 
 HERE = Path(__file__).parent
 TASK = str(HERE / "model.py")
@@ -145,4 +145,4 @@ def _median(blocks: list[list[float]]) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

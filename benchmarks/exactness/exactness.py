@@ -43,7 +43,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.exactness.cases import CLUSTERS, SEVERAL, Case, Cases, cluster_of, read_case
 from benchmarks.exactness.ranks import Answer, Join
 from benchmarks.exactness.tasks import DTYPES, TASKS, task_of
-from benchmarks.shared import Process, end_ranks, parser_of, report, start_ranks, tell
+from benchmarks.shared import Process, end_ranks, parser_of, report, run, start_ranks, tell
 from tests.helpers.gpu_rehearsals import REHEARSALS, Rehearsal
 
 HERE = Path(__file__).parent
@@ -256,7 +256,7 @@ def specs() -> dict[tuple[str, str], ModelSpec]:
     return {(name, dtype): profile(task_of(name, dtype)) for name in TASKS for dtype in DTYPES}
 
 
-def run(cases: Iterable[Case], ranks: Mapping[str, Ranks], *, deadline: float) -> Tally:
+def run_all(cases: Iterable[Case], ranks: Mapping[str, Ranks], *, deadline: float) -> Tally:
     """Try the cases in succession; the next one is drawn while ranks work."""
     tally = Tally()
     drawn = iter(cases)
@@ -339,7 +339,7 @@ def main() -> int:
         for name in CLUSTERS
     }
     try:
-        tally = run(drawn, ranks, deadline=began + arguments.limit_seconds)
+        tally = run_all(drawn, ranks, deadline=began + arguments.limit_seconds)
     finally:
         for one in ranks.values():
             one.stop()
@@ -349,4 +349,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -30,7 +30,7 @@ from autosync.jsonio import append_json_line, read_json_lines
 
 sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.fuzz.kinds import KINDS
-from benchmarks.shared import parser_of, report, tell
+from benchmarks.shared import parser_of, report, run, tell
 
 WORKER = Path(__file__).with_name("worker.py")
 PATIENCE_SECONDS = 300
@@ -192,4 +192,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -43,7 +43,7 @@ from autosync.trials.contestant import Contestant
 from autosync.trials.service import TrialFailed, TrialService
 
 sys.path.append(str(Path(__file__).parents[2]))
-from benchmarks.shared import parser_of, report
+from benchmarks.shared import parser_of, report, run
 
 HERE = Path(__file__).resolve()
 RATE = 1e9
@@ -315,4 +315,4 @@ def besieged(folder: Path, seconds: float, uid: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -29,7 +29,7 @@ from autosync.testing.presets import check_preset
 
 sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.presets.runs import cluster_names, markdown, run_all
-from benchmarks.shared import parser_of, report
+from benchmarks.shared import parser_of, report, run
 
 
 def clusters() -> Iterator[tuple[str, ClusterSpec]]:
@@ -125,4 +125,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -58,7 +58,7 @@ from autosync.trials.statistics import Interval, min_rounds, round_ratio
 sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.clusters import on_this_machine
 from benchmarks.runtime_cost.tasks import TASKS
-from benchmarks.shared import end_ranks, parser_of, report, start_ranks, tell
+from benchmarks.shared import end_ranks, parser_of, report, run, start_ranks, tell
 
 LIMIT_SECONDS = 1800.0
 NUM_WARMUP_STEPS = 5
@@ -375,4 +375,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 sys.path.append(str(Path(__file__).parents[2]))
-from autosync.datasets.dataset import Dataset
+from autosync.datasets.dataset import SHIPPED, Dataset
 from autosync.datasets.facts import cluster_of_spec, model_of_spec
 from autosync.datasets.machine_drift import Combination, combination_of, flag_drift
 from autosync.datasets.outdated import is_outdated
@@ -37,7 +37,6 @@ from benchmarks.dataset.proposals import has_trees
 from benchmarks.shared import parser_of, report, run, tell
 from benchmarks.simulator_accuracy.targets import rounded, strategy_of
 
-RECORDS = Path(__file__).parent / "racks"
 RANDOM = frozenset({"sampled", "treed", "divided", "neighbour"})
 """The origins of strategies that were drawn at random, or changed at random from the fastest."""
 LEAST_STRATEGIES, LEAST_COMBINATIONS = 150, 2
@@ -100,7 +99,7 @@ def holds(families: dict[str, dict[str, Accuracy]]) -> dict[str, bool]:
 
 def main() -> int:
     parser = parser_of(__doc__)
-    parser.add_argument("--records", type=Path, default=RECORDS, help="a store or a dataset folder")
+    parser.add_argument("--records", type=Path, default=SHIPPED, help="a store or a dataset folder")
     parser.add_argument("--least", type=int, default=20, help="strategies that a combination is judged by")
     options = parser.parse_args()
     source, unreadable = Dataset(options.records), list[object]()

@@ -38,7 +38,7 @@ from autosync.simulators.catalogue import open_simulator, simulator_names
 from autosync.simulators.evaluation import accuracy_of, mean_accuracy
 
 sys.path.append(str(Path(__file__).parents[2]))
-from benchmarks.shared import parser_of, report, tell
+from benchmarks.shared import parser_of, report, run, tell
 from benchmarks.simulator_accuracy.lessons import Course, course_of, held_out
 from benchmarks.simulator_accuracy.tables import tables
 from benchmarks.simulator_accuracy.targets import Target, accuracy_from, material_of, rounded
@@ -158,4 +158,4 @@ def total(targets: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

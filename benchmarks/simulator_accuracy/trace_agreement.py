@@ -38,7 +38,7 @@ from autosync.trials.contestant import Contestant
 from autosync.trials.service import TrialService
 
 sys.path.append(str(Path(__file__).parents[2]))
-from benchmarks.shared import parser_of, report, tell
+from benchmarks.shared import parser_of, report, run, tell
 
 MODEL, CLUSTER = "squeezenet@x2", "4-hosts"
 NUM_WARMUP = 6
@@ -175,4 +175,4 @@ def agreement(ours: dict[str, float], theirs: dict[str, float]) -> tuple[int, in
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2]))
 from autosync.specs.cluster_file import save_cluster
-from benchmarks.shared import parser_of, report, tell
+from benchmarks.shared import parser_of, report, run, tell
 from benchmarks.speed.lowering_speed import hosts
 
 MAX_SECONDS = 10.0
@@ -91,4 +91,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -34,7 +34,7 @@ from autosync.strategy.space import Limits, Space
 from autosync.strategy.synchronisers.all_reduce import AllReduce
 
 sys.path.append(str(Path(__file__).parents[2]))
-from benchmarks.shared import parser_of, report
+from benchmarks.shared import parser_of, report, run
 
 T = TypeVar("T")
 
@@ -166,4 +166,4 @@ def is_in_time(row: Mapping[str, Any]) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -51,7 +51,7 @@ from autosync.strategy.space import Limits, Space
 from autosync.strategy.synchronisers.all_reduce import AllReduce
 from autosync.trials.meters import peak_memory_bytes
 from autosync.trials.statistics import median_interval
-from benchmarks.shared import parser_of, report
+from benchmarks.shared import parser_of, report, run
 from benchmarks.speed.lowering_speed import hosts
 
 TARGETS = {"analytical": 20_000, "timeline": 300}
@@ -295,4 +295,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

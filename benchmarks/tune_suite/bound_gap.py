@@ -48,7 +48,7 @@ from autosync.strategy.representation import Strategy
 from autosync.strategy.space import Limits, Space
 
 sys.path.append(str(Path(__file__).parents[2]))
-from benchmarks.shared import parser_of, tell
+from benchmarks.shared import parser_of, run, tell
 
 WORLDS = ("bytes", "messages", "processors")
 PROPOSER = "learned"
@@ -178,4 +178,4 @@ def shares(found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run(main)

@@ -33,7 +33,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 from autosync.search.prior import NON_LEARNING, PRIOR_SIMULATOR
 from autosync.search.proposers.catalogue import proposer_names
 from autosync.search.study_folder import DEFAULT_SIMULATOR
-from benchmarks.shared import parser_of, tell
+from benchmarks.shared import parser_of, run, tell
 from benchmarks.tune_suite import real
 from benchmarks.tune_suite.picture import write_pictures
 from benchmarks.tune_suite.race import run_races
@@ -102,4 +102,4 @@ def _raced(options: argparse.Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

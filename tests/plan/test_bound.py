@@ -78,6 +78,29 @@ def test_servers_add_their_interfaces() -> None:
     assert not [one for one in found.terms if one.subject == "s"]
 
 
+def test_beside_servers_both_directions_count_together() -> None:
+    workers = [worker(f"n{index}") for index in range(3)]
+    found = bound(model_of(dense()), cluster_of(*workers, server("s"), server("t")))
+    assert found.largest == term(found, "both_ways")
+    assert found.seconds == pytest.approx(12 / 11 * 4 * MEGABYTE / RATE)
+    assert term(found, "total").seconds < found.seconds
+    assert "leave and enter all interfaces" in str(found.largest)
+
+
+def test_rows_beside_servers_count_as_in_one_direction() -> None:
+    found = bound(model_of(embedding()), cluster_of(*(worker(f"n{index}") for index in range(3)), server("s")))
+    assert term(found, "both_ways").num_bytes == pytest.approx(2 * term(found, "total").num_bytes * 2 / 3)
+
+
+def test_uplinks_of_racks_without_workers_count_in_both_directions_together() -> None:
+    racks = [Rack(name=name, uplink_out=RATE, uplink_in=RATE) for name in "abcd"]
+    nodes = [worker(name, rate=9 * RATE, rack=name) for name in "abc"]
+    spare = replace(server("s", rate=9 * RATE), rack="d")
+    found = bound(model_of(dense()), cluster_of(*nodes, spare, racks=racks))
+    assert found.largest == term(found, "rack_both_ways")
+    assert found.seconds == pytest.approx(4 * 2 / (2 * (3 + 1 / 3)) * 4 * MEGABYTE / RATE)
+
+
 def test_the_narrower_direction_bounds_the_total() -> None:
     cluster = cluster_of(worker("a", rate=RATE, into=RATE / 2), worker("b", rate=RATE, into=RATE / 2))
     assert term(bound(model_of(dense()), cluster), "total").seconds == pytest.approx(2 * 4 * MEGABYTE / RATE)
