@@ -188,13 +188,17 @@ def _combinations(dataset: Dataset) -> str:
 
 def _models(dataset: Dataset) -> str:
     counts = Counter(record.model_spec for record in dataset.records)
+    specs = [one for one in dataset.specs if one.kind == "model"]
+    shared = Counter(spec.name for spec in specs)
     rows = []
-    for spec in (one for one in dataset.specs if one.kind == "model"):
+    for spec in specs:
         model = model_of_spec(spec)
+        name = spec.name if shared[spec.name] == 1 else f"{spec.name} ({spec.spec_id[:8]})"
         num_bytes = sum(variable.num_bytes for variable in model.variables)
         sizes = (str(len(model.variables)), format_size(num_bytes), _milliseconds(model.step_seconds))
-        rows.append((spec.name, *sizes, str(counts[spec.spec_id])))
-    return _table(("model", "variables", "gradients", "compute of a step", "records"), sorted(rows), num_left=1)
+        rows.append((name, *sizes, str(len(model.timeline.cuts)), str(counts[spec.spec_id])))
+    header = ("model", "variables", "gradients", "compute of a step", "cuts", "records")
+    return _table(header, sorted(rows), num_left=1)
 
 
 def _environments(dataset: Dataset) -> str:

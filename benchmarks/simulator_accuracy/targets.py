@@ -110,9 +110,14 @@ class Aside:
     def bound(self) -> dict[str, Any] | None:
         """Return whether an exact strategy's whole interval is below the bound, and how far above it the others are.
 
-        All measurements count, including presets, stock DDP and disturbed records. None if there are no exact ones.
+        All measurements count, including presets, stock DDP and disturbed records, but not those of strategies with
+        stages, which have a bound of their own. None if there are no exact ones.
         """
-        exact = [record for record in self.records if record.classes == ("exact",)]
+        exact = [
+            record
+            for record in self.records
+            if record.classes == ("exact",) and not (record.strategy or {}).get("stages")
+        ]
         measured = measured_of(_measurements(exact))
         if not len(measured.seconds):
             return None

@@ -228,7 +228,7 @@ def test_no_exact_strategy_moves_less_on_average_if_steps_use_different_variable
 
 
 def _seconds_of_terms(found: Bound) -> dict[tuple[str, str], float]:
-    """The seconds of all terms. A window may be that of one variable, which is no term of its own: the longest counts."""
+    """The seconds of all terms. A window of one variable is no term of its own, so the longest of all counts."""
     seconds = {(one.kind, one.subject): one.seconds for one in found.terms if one.kind != "window"}
     spans = [one.seconds for one in found.terms if one.kind in ("window", "use_to_use")]
     return seconds | ({("window", ""): max(spans)} if spans else {})
