@@ -126,7 +126,7 @@ class RequestLoop:
 
 def _in_words(error: BaseException) -> str:
     """Describe an error. An error of the engine in the user's backward pass is described without the user's line."""
-    if isinstance(error.__cause__, OperationError):
+    if isinstance(error.__cause__, OperationError) and not isinstance(error, AutosyncError):
         error = error.__cause__
     words = str(error) if isinstance(error, AutosyncError) else f"{type(error).__name__}: {error}"
     return words + disk_errors.full_disk_cause(error)

@@ -256,7 +256,8 @@ class Ranks:
             if rank not in heard.answers or how is not None:
                 message = f"{self._names[rank]} is gone: {how or 'it closed its connection'}"
                 return TrialFailed("lost_rank", message, blame="machines" if rank in elsewhere else "either")
-        for rank, error in heard.errors.items():
+        # An error of a rank's own comes before those of ranks whose connections it closed thereby.
+        for rank, error in sorted(heard.errors.items(), key=lambda one: one[1]["blame"] == "either"):
             return TrialFailed("raised", f"{self._names[rank]}: {error['message']}", blame=error["blame"])
         late = [rank for rank in range(self._num_ranks) if rank not in heard.answers]
         where, is_silent = self._where(late)

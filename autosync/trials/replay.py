@@ -241,14 +241,21 @@ def _using(segment: Segment, unused: frozenset[str]) -> Segment:
 
 
 def backward_of(
-    model: ReplayedModel, names: Sequence[str], seconds: float, replaced: Mapping[nn.Parameter, nn.Parameter]
+    model: ReplayedModel,
+    names: Sequence[str],
+    seconds: float,
+    replaced: Mapping[nn.Parameter, nn.Parameter],
+    rows: Rows,
 ) -> None:
-    """Make a backward pass that takes some time and gives gradients to these variables, or to what replaces them."""
+    """Make a backward pass that takes some time and gives gradients to these variables, or to what replaces them.
+
+    `rows` has the touched rows of the sparse ones.
+    """
     segment = Segment(module="stage", seconds=seconds, variables=tuple(names))
     owned = [model.parameter(name) for name in names]
     parameters = [replaced.get(one, one) for one in owned]
     begin = torch.zeros((), requires_grad=True)
-    loss = _BackwardSegment.apply(begin, model, segment, {}, *parameters)  # type: ignore[no-untyped-call]
+    loss = _BackwardSegment.apply(begin, model, segment, rows, *parameters)  # type: ignore[no-untyped-call]
     torch.autograd.backward((loss,))
 
 
@@ -309,4 +316,9 @@ def _draw_rows(model: ModelSpec, generator: torch.Generator) -> Rows:
 
 
 def _rows_of(variable: Variable, generator: torch.Generator) -> torch.Tensor:
-    return torch.randperm(variable.shape[0], generator=generator)[: _num_rows(variable)].sort().values
+    return draw_rows(variable, _num_rows(variable), generator)
+
+
+def draw_rows(variable: Variable, count: int, generator: torch.Generator) -> torch.Tensor:
+    """Draw so many rows of an embedding, all equally likely."""
+    return torch.randperm(variable.shape[0], generator=generator)[:count].sort().values

@@ -2,7 +2,7 @@
 
 A pass of a microbatch takes the time that the spec's profile gives for its examples. Every boundary carries the plan's
 bytes, whose numbers have no meaning. A stage's gradients come with the last pass of a step that completes some, as sums
-over microbatches would.
+over microbatches would. Those of embeddings have as many rows as all these microbatches touch.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from autosync.plan.rows import union_rows, whole_rows
 from autosync.plan.types import Local, Plan, StagePass
 from autosync.runtime.stages.left_products import LeftProducts
 from autosync.runtime.stages.recorded_model import num_examples_of, planned_bytes
@@ -23,7 +24,7 @@ from autosync.specs.task import Task
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.stage_compute import pass_seconds
 from autosync.strategy.stages import stages_of_variables
-from autosync.trials.replay import ReplayedModel, backward_of
+from autosync.trials.replay import ReplayedModel, Rows, backward_of, draw_rows
 
 
 class ReplayedBoundary:
@@ -55,6 +56,7 @@ class ReplayedStage:
         seconds: tuple[float, float, float | None],
         num_passes: int,
         *,
+        rows: Rows,
         arriving: ReplayedBoundary | None,
         leaving: ReplayedBoundary | None,
     ) -> None:
@@ -64,6 +66,7 @@ class ReplayedStage:
         self._names = tuple(names)
         self._seconds = seconds
         self._num_passes = num_passes
+        self._rows = rows
         self._replaced: Mapping[nn.Parameter, nn.Parameter] = {}
         # Copies with other parameters count together: backward passes come in the order of the steps.
         self._num_passed = [0]
@@ -102,7 +105,7 @@ class ReplayedStage:
             self._model.pace.spend(seconds)
         else:
             self._num_passed[0] = 0
-            backward_of(self._model, self._names, seconds, self._replaced)
+            backward_of(self._model, self._names, seconds, self._replaced, self._rows)
 
     def with_parameters(self, replaced: Mapping[nn.Parameter, nn.Parameter]) -> ReplayedStage:
         """Return the stage that gives gradients to other parameters in the places of these."""
@@ -122,21 +125,33 @@ def replay_stages(spec: ModelSpec, rank: int, plan: Plan, model: ReplayedModel) 
     for one in plan.operations:
         if isinstance(one, Local) and isinstance(one.settings, StagePass) and one.kind == plan.gradient_pass:
             counts[one.settings.stage] += one.groups[0][0] == rank
+    names = [[name for name, stages in uses.items() if number in stages] for number in range(len(plan.stages))]
     return [
         ReplayedStage(
             model,
-            [name for name, stages in uses.items() if number in stages],
+            names[number],
             (
                 seconds["forward", number],
                 seconds["backward", number],
                 seconds["weights", number] if plan.splits_backward else None,
             ),
             counts[number],
+            rows=_touched_rows(spec, names[number], num_examples_of(plan) * counts[number]),
             arriving=boundaries[number - 1] if number else None,
             leaving=boundaries[number] if number < len(boundaries) else None,
         )
         for number in range(len(plan.stages))
     ]
+
+
+def _touched_rows(spec: ModelSpec, names: Sequence[str], num_examples: int) -> Rows:
+    """Return the rows that so many examples touch, of the sparse ones among these variables."""
+    generator, found = torch.Generator().manual_seed(0), {}
+    for variable in spec.variables:
+        if variable.sparse and variable.name in names:
+            count = union_rows(variable.shape[0], variable.touched_rows or 0.0, num_examples / spec.batch_size)
+            found[variable.name] = draw_rows(variable, whole_rows(count), generator)
+    return found
 
 
 class StageReplayer:

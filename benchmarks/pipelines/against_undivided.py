@@ -34,6 +34,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.clusters import emulated
 from benchmarks.kept_studies import kept_study
 from benchmarks.shared import parser_of, report, run, tell
+from benchmarks.undivided import without_cuts
 
 GPT = str(Path(__file__).parent / "gpt.yaml")
 SLOW = (
@@ -52,7 +53,6 @@ FAST = tuple(
 )
 LEAST_SPEEDUP, CLEAR_SPEEDUP, LEAST_CLEAR = 1.3, 1.5, 3
 """On slow links: in the geometric mean, and what at least three of the targets reach."""
-WITHOUT_CUTS = "this benchmark took the cuts away"
 
 
 def main() -> int:
@@ -114,11 +114,6 @@ def measured(name: str, model: ModelSpec, cluster: ClusterSpec, *, num_trials: i
         "without_stages_over_stock_ddp": undivided["winner"]["speedup_over_stock_ddp"],
         "wall_seconds": {"with stages": divided["wall_seconds"], "without stages": undivided["wall_seconds"]},
     }
-
-
-def without_cuts(model: ModelSpec) -> ModelSpec:
-    """Return the spec of a model that no strategy can divide."""
-    return replace(model, timeline=replace(model.timeline, cuts=(), uncut=WITHOUT_CUTS))
 
 
 def of_slow(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -23,9 +23,12 @@ from autosync.plan.bound_terms import rates_of
 from autosync.search.measurement_effort import EFFORTS
 from autosync.search.prior import prior_path
 from autosync.specs.cluster_file import load_cluster
+from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model
+from autosync.strategy.bundle import load_bundle
 from benchmarks.kept_studies import kept_study
 from benchmarks.shared import tell
+from benchmarks.undivided import without_cuts
 
 GPT = f"{Path(__file__).parent / 'gpt.yaml'}@x10"
 NINE = (
@@ -61,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this mode."""
     parser.add_argument("--folder", type=Path, required=True, help="where the studies are kept")
     parser.add_argument("--targets", nargs="*", default=(), help="some of them, by MODEL/CLUSTER")
+    parser.add_argument("--without-stages", action="store_true", help="search data-parallel strategies alone")
     parser.add_argument("--trials", type=int, default=50)
     parser.add_argument(
         "--budget-seconds", type=float, default=600.0, help="begin no trial of a target after this time"
@@ -80,12 +84,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     targets: dict[str, Any] = {}
     failures: dict[str, str] = {}
     for target in (*NINE, *RACKS):
-        (model, cluster), name = target, _name(target)
+        (_, cluster), name = target, _name(target)
         if options.targets and name not in options.targets:
             continue
         tell(f"== {name}")
         try:
-            targets[name] = _kept(name, model, cluster, options, prior)
+            targets[name] = _kept(name, _model(target, options), cluster, options, prior)
         except AutosyncError as error:
             failures[name] = str(error)
             tell(f"{name}: {error}")
@@ -104,19 +108,30 @@ def _name(target: tuple[str, str]) -> str:
     return f"{Path(model).name}/{cluster}"
 
 
-def _kept(name: str, model: str, cluster: str, options: argparse.Namespace, prior: str | None) -> Mapping[str, Any]:
+def _model(target: tuple[str, str], options: argparse.Namespace) -> ModelSpec:
+    model = load_model(target[0])
+    return without_cuts(model) if options.without_stages else model
+
+
+def _kept(
+    name: str, model: ModelSpec, cluster: str, options: argparse.Namespace, prior: str | None
+) -> Mapping[str, Any]:
     """Return the figures of a target from the folder, or tune it and keep them there."""
-    path = Path(f"{name}-{options.trials}-{options.seed}.json".replace("/", "-").replace("@", "-"))
+    path = Path(f"{_file_name(name)}-{options.trials}-{options.seed}.json")
     if not path.is_file():
-        searched = _tuned(model, cluster, options, prior, num_trials=options.trials)
-        picked = _tuned(model, cluster, options, prior, num_trials=0)
+        searched = _tuned(name, model, cluster, options, prior, num_trials=options.trials)
+        picked = _tuned(name, model, cluster, options, prior, num_trials=0)
         jsonio.write_json(path, _judged(searched, picked))
     judged: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return judged
 
 
+def _file_name(name: str) -> str:
+    return name.replace("/", "-").replace("@", "-")
+
+
 def _tuned(
-    model: str, cluster: str, options: argparse.Namespace, prior: str | None, *, num_trials: int
+    name: str, model: ModelSpec, cluster: str, options: argparse.Namespace, prior: str | None, *, num_trials: int
 ) -> Mapping[str, Any]:
     """Return the summary of a study, with its folder."""
     settings: dict[str, Any] = {
@@ -125,9 +140,8 @@ def _tuned(
         "prior": prior,
         "seed": options.seed,
     }
-    name = f"{Path(model).name}-{cluster}-{num_trials}".replace("@", "-")
     return kept_study(
-        name,
+        f"{_file_name(name)}-{num_trials}",
         model=model,
         cluster=cluster,
         num_trials=num_trials,
@@ -141,7 +155,9 @@ def _judged(searched: Mapping[str, Any], picked: Mapping[str, Any]) -> dict[str,
     contests = {contest["role"]: contest for contest in reversed(searched["contests"])}
     winner = next(one for one in searched["contests"] if one["name"] == searched["winner"]["name"])
     default = contests["default"]
-    least, first = searched["bound_seconds"], _first_bound(searched)
+    bounds = _bounds(searched)
+    is_divided = bool(load_bundle(Path(searched["folder"], "best.yaml")).strategy.stages)
+    own = bounds["stage_bound_seconds"] if is_divided else bounds["bound_seconds"]
     best = min(one["seconds"]["value"] for one in searched["contests"])
     seconds = [
         record.measurement.median_seconds if record.measurement else math.inf
@@ -159,12 +175,13 @@ def _judged(searched: Mapping[str, Any], picked: Mapping[str, Any]) -> dict[str,
         "stock_ddp": default["seconds"],
         "best_bucket": contests["best bucket"]["seconds"] if "best bucket" in contests else None,
         "best_preset": contests["best preset"]["seconds"] if "best preset" in contests else None,
-        "bound_seconds": least,
-        "first_bound_seconds": first,
+        "is_divided": is_divided,
+        **bounds,
         "over_stock_ddp": winner["speedup_over_stock_ddp"],
-        "share_of_bound": least / winner["seconds"]["value"],
-        "share_of_first_bound": first / winner["seconds"]["value"],
-        "gap_closed": _gap_closed(contests.get("best preset"), winner, least),
+        # The bound of the winner's own class: with stages or without. The first one was of strategies without.
+        "share_of_bound": own / winner["seconds"]["value"],
+        "share_of_first_bound": None if is_divided else bounds["first_bound_seconds"] / winner["seconds"]["value"],
+        "gap_closed": _gap_closed(contests.get("best preset"), winner, own),
         "trials_to_near_best_found": next((n for n, one in enumerate(searching, 1) if one <= NEAR * fastest), None),
         # The result of `--trials 0`. Each is relative to its own default, because the two studies ran at different
         # times.
@@ -180,12 +197,19 @@ def _judged(searched: Mapping[str, Any], picked: Mapping[str, Any]) -> dict[str,
     }
 
 
-def _first_bound(searched: Mapping[str, Any]) -> float:
-    """Return the bound by which the first results were scored: without the terms that came later."""
-    folder = Path(searched["folder"])
+def _bounds(searched: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the bounds of strategies without stages, by all terms and by those of the first results, and with stages.
+
+    The last is None if no stages were searched.
+    """
+    folder, stages = Path(searched["folder"]), searched["stages"]
     model, cluster = load_model(str(folder / "model.yaml")), load_cluster(str(folder / "cluster.yaml"))
     terms = bound(model, cluster, rates=rates_of(cluster), even_rows=True).terms
-    return max(term.seconds for term in terms if term.kind not in LATER_TERMS)
+    return {
+        "bound_seconds": searched["bound_seconds"],
+        "first_bound_seconds": max(term.seconds for term in terms if term.kind not in LATER_TERMS),
+        "stage_bound_seconds": stages["bound_seconds"] if stages["searched"] else None,
+    }
 
 
 def _gap_closed(preset: Mapping[str, Any] | None, winner: Mapping[str, Any], least: float) -> float | None:
@@ -206,9 +230,11 @@ def _overall(targets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     lows = [(target["over_stock_ddp"] or {}).get("low", 1.0) for target in both]
     rest = [max(1 - target["gap_closed"], 1e-3) for target in both if target["gap_closed"] is not None]
     picks = [target["pick_without_trials_over_best"] for target in both]
+    shares = [target["share_of_first_bound"] for target in nine]
     found = {
+        "num_divided": sum(target["is_divided"] for target in both),
         "mean_share_of_bound": _geometric_mean([target["share_of_bound"] for target in nine]),
-        "mean_share_of_first_bound": _geometric_mean([target["share_of_first_bound"] for target in nine]),
+        "mean_share_of_first_bound": _geometric_mean([one for one in shares if one is not None]),
         "mean_speedup_over_stock_ddp": _geometric_mean(list(map(_speedup, nine))),
         "least_speedup_in_racks": min(map(_speedup, racks), default=None),
         "least_low_end": min(lows, default=None),

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -213,6 +214,7 @@ def test_what_does_not_end_ends_at_the_limit_and_each_rank_says_where_it_is(
 _KILLED_SERVICE = """
 import sys, time
 from pathlib import Path
+from types import SimpleNamespace
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model_file import model_of
 from autosync.trials.service import TrialService
@@ -346,3 +348,13 @@ def test_a_cluster_elsewhere_is_refused_before_anything_runs(tmp_path: Path) -> 
     with pytest.raises(InputError, match=r"n1 is on 10\.0\.0\.1 \(the local launcher starts every rank"):
         TrialService(target=TASK, model=model_of(TASK), cluster=far, folder=tmp_path / "f")
     assert not (tmp_path / "f").exists()
+
+
+def test_the_error_of_a_rank_comes_before_those_of_ranks_whose_connections_it_closed() -> None:
+    """Only the first has a cause of its own, so the strategy is blamed at once, and not tried again."""
+    closed = {"kind": "raised", "message": "Connection closed by peer", "blame": "either"}
+    own = {"kind": "raised", "message": "KeyError: 'w'", "blame": "strategy"}
+    of_ranks = SimpleNamespace(_launch=SimpleNamespace(lost=dict), _names=["rank 0", "rank 1", "rank 2"])
+    heard = SimpleNamespace(errors={0: closed, 1: own, 2: closed}, lost={}, answers={})
+    failure = ranks.Ranks._failure(of_ranks, heard, 1.0)  # type: ignore[arg-type]
+    assert (failure.kind, failure.message, failure.blame) == ("raised", "rank 1: KeyError: 'w'", "strategy")

@@ -1,5 +1,6 @@
 """Replayed stages: passes take the times of their layers, and steps end on all ranks."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,20 @@ def test_split_backward_passes_bring_gradients_with_those_of_the_weights() -> No
         last.weights(passed.left)
         gradients = {name for name, one in model.named_parameters() if one.grad is not None}
         assert gradients == ({"w0", "w2"} if number == 1 else set())
+
+
+def test_gradients_of_embeddings_have_the_rows_that_all_microbatches_of_a_step_touch() -> None:
+    facts = {"kind": "embedding", "sparse": True, "touched_rows": 10.0, "max_touched_rows": 20}
+    table = replace(MODEL.variables[0], shape=(100, 3), **facts)
+    spec = replace(MODEL, variables=(table, *MODEL.variables[1:]))
+    model = ReplayedModel(spec)
+    first = replay_stages(spec, 0, lower(divided_strategy(MODEL, STAGES, 4), MODEL, nodes(1, 1)), model)[0]
+    for _ in range(4):
+        first.backward(first.forward([], {}, keeps=True), {}, scale=0.25)
+    gradient = model.parameter("w0").grad
+    assert gradient is not None
+    # Two ranks' batches touch 10 of 100 rows each: 19 together.
+    assert gradient.coalesce().values().shape == (19, 3)
 
 
 @pytest.mark.parametrize("name", ["w0", "w2"])
