@@ -312,11 +312,8 @@ def _num_elements(gradient: torch.Tensor) -> int:
 
 def _draw_rows(model: ModelSpec, generator: torch.Generator) -> Rows:
     """Draw the rows that a batch touches: as many as the spec says, all equally likely."""
-    return {variable.name: _rows_of(variable, generator) for variable in model.variables if variable.sparse}
-
-
-def _rows_of(variable: Variable, generator: torch.Generator) -> torch.Tensor:
-    return draw_rows(variable, _num_rows(variable), generator)
+    sparse = [variable for variable in model.variables if variable.sparse]
+    return {variable.name: draw_rows(variable, _num_rows(variable), generator) for variable in sparse}
 
 
 def draw_rows(variable: Variable, count: int, generator: torch.Generator) -> torch.Tensor:

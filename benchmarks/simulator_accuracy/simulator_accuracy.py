@@ -16,7 +16,8 @@ chosen by the results here: settings are in the simulators.
 - *after trials*: after random trials of the target, mean over draws;
 - *transfer*: a ranker trained on other models and other clusters, after no trials or few of the target;
 - *held out*: trained on all models (clusters) but one, judged on that;
-- *bounds*: whether an exact strategy was measured to be faster than its bound, and how far above it the fastest is;
+- *bounds*: whether an exact strategy without stages was measured to be faster than its bound, and how far above it the
+  fastest is;
 - *verdicts*: the requirements on simulators, and whether they hold.
 
 Most of the time is for reading (every strategy is lowered and simulated once) and for training: about sixty priors, and

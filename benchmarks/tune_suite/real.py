@@ -17,7 +17,7 @@ from typing import Any
 
 from autosync import __version__, jsonio
 from autosync.datasets.studies import read_study
-from autosync.errors import AutosyncError
+from autosync.errors import AutosyncError, InputError
 from autosync.plan.bound import bound
 from autosync.plan.bound_terms import rates_of
 from autosync.search.measurement_effort import EFFORTS
@@ -55,6 +55,8 @@ LEAST_SHARE, LEAST_SPEEDUP, MOST_GAP_LEFT = 0.84, 1.55, 0.5
 """Targets for geometric means: of the first bound and over stock DDP on the nine, and of the gap on all."""
 LEAST_SPEEDUP_IN_RACKS = 1.40
 """The target for each of the three with racks."""
+_KEPT_SETTINGS = ("budget_seconds", "effort", "simulator", "prior", "without_stages")
+"""The options on which a kept result depends, beside those in its file's name."""
 NEAR = 1.02
 CLEARLY_ABOVE = 1.1
 """The factor above the bound from which a best preset leaves a clear gap, of which tuning should close half."""
@@ -93,9 +95,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         except AutosyncError as error:
             failures[name] = str(error)
             tell(f"{name}: {error}")
-    settings = {name: getattr(options, name) for name in ("trials", "budget_seconds", "effort", "simulator", "seed")}
+    settings = {name: getattr(options, name) for name in ("trials", "seed", *_KEPT_SETTINGS)}
     return {
-        "settings": {**settings, "prior": options.prior, "autosync": __version__},
+        "settings": {**settings, "autosync": __version__},
         "targets": targets,
         "failures": failures,
         "overall": _overall(targets),
@@ -118,12 +120,16 @@ def _kept(
 ) -> Mapping[str, Any]:
     """Return the figures of a target from the folder, or tune it and keep them there."""
     path = Path(f"{_file_name(name)}-{options.trials}-{options.seed}.json")
+    settings = {name: getattr(options, name) for name in _KEPT_SETTINGS}
     if not path.is_file():
         searched = _tuned(name, model, cluster, options, prior, num_trials=options.trials)
         picked = _tuned(name, model, cluster, options, prior, num_trials=0)
-        jsonio.write_json(path, _judged(searched, picked))
-    judged: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return judged
+        jsonio.write_json(path, {"settings": settings, **_judged(searched, picked)})
+    kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if kept["settings"] != settings:
+        rule = "what is in the folder was tuned as is asked for now"
+        raise InputError(f"{path} was tuned with other options: {kept['settings']}", rule=rule, hint="--folder")
+    return kept
 
 
 def _file_name(name: str) -> str:

@@ -24,7 +24,7 @@ from autosync.strategy.bundle import Bundle, save_bundle
 from autosync.strategy.emit.settings import DdpSettings
 from autosync.strategy.presets import build_preset
 from autosync.testbed import processes
-from autosync.trials import control, ranks
+from autosync.trials import control, rank_requests, ranks
 from autosync.trials.service import Contestant, TrialFailed, TrialService
 
 TASK = str(Path(__file__).with_name("task.py"))
@@ -214,7 +214,6 @@ def test_what_does_not_end_ends_at_the_limit_and_each_rank_says_where_it_is(
 _KILLED_SERVICE = """
 import sys, time
 from pathlib import Path
-from types import SimpleNamespace
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model_file import model_of
 from autosync.trials.service import TrialService
@@ -358,3 +357,14 @@ def test_the_error_of_a_rank_comes_before_those_of_ranks_whose_connections_it_cl
     heard = SimpleNamespace(errors={0: closed, 1: own, 2: closed}, lost={}, answers={})
     failure = ranks.Ranks._failure(of_ranks, heard, 1.0)  # type: ignore[arg-type]
     assert (failure.kind, failure.message, failure.blame) == ("raised", "rank 1: KeyError: 'w'", "strategy")
+
+
+def test_an_error_is_told_with_the_failure_that_was_the_first() -> None:
+    """The engine wraps the errors of waits that another rank's failure ended. Errors of torch only hide such a one."""
+    closed = OperationError("Connection closed by peer")
+    named = OperationError("Connection closed by peer; the first failure: rank 1: KeyError: 'w'")
+    named.__cause__ = closed
+    hidden = RuntimeError("in the backward pass, at model.py:3")
+    hidden.__cause__ = closed
+    assert rank_requests._in_words(named) == str(named)
+    assert rank_requests._in_words(hidden) == str(closed)
