@@ -22,11 +22,17 @@ def input_group() -> None:
     epilog="""\b
 Examples:
   autosync input show shards/*.tar
-  autosync input show https://data.example.org/train-0000.tar --json"""
+  autosync input show https://data.example.org/train-0000.tar --json
+  autosync input show shards/*.tar --index-folder indexes"""
 )
 @click.argument("shards", metavar="PATH_OR_URL...", nargs=-1, required=True)
+@click.option(
+    "--index-folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep what is found in this folder, for TarShards(..., index_folder=...).",
+)
 @json_option
-def show(*, shards: tuple[str, ...], as_json: bool) -> None:
+def show(*, shards: tuple[str, ...], index_folder: Path | None, as_json: bool) -> None:
     """Show the samples of tar shards. A truncated or damaged shard is an error.
 
     Files with the same name before the first dot are one sample, as in webdataset. Only headers are read.
@@ -34,7 +40,7 @@ def show(*, shards: tuple[str, ...], as_json: bool) -> None:
     from autosync.inputs import describe
     from autosync.inputs.tar_shards import TarShards
 
-    found = TarShards(shards)
+    found = TarShards(shards, index_folder=index_folder)
     if as_json:
         print_json(describe.shards_fields(found))
     else:

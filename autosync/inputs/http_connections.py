@@ -65,9 +65,10 @@ class IdleConnections:
 
     def _after_fork(self) -> None:
         if self._process != os.getpid():
-            # The lock may be a copy of one that another thread held.
-            self._process, self._lock = os.getpid(), threading.Lock()
+            # The lock may be a copy of one that another thread held. Several threads may come here at once, so the
+            # parent's connections are gone before the process is noted.
             dropped, self._idle = self._idle, []
+            self._lock, self._process = threading.Lock(), os.getpid()
             _close(dropped)
 
 

@@ -152,6 +152,10 @@ class HttpFile:
         held = IDLE.take(server)
         try:
             if held is not None:
+                # Another file of the server may have put it back, and that may be more patient.
+                held.timeout = self._patience.timeout_seconds
+                if held.sock is not None:
+                    held.sock.settimeout(self._patience.timeout_seconds)
                 try:
                     return server, held, _asked(held, target, headers)
                 except _CONNECTION_ENDED:

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -66,13 +67,13 @@ def loader(
         raise InputError([Problem(what=what, rule=rule, path=("dataset",))])
     if isinstance(shuffle, bool):
         shuffle = "examples" if shuffle else "none"
-    num_ranks = _of_group("world_size", world_size)
+    this_rank, num_ranks = _of_group(rank, world_size)
     order = EpochOrder(
         shard_sizes=tuple(getattr(dataset, "shard_sizes", None) or (len(dataset),)),
         batch_size=batch_size,
         shuffle=shuffle,
         seed=seed,
-        rank=_of_group("rank", rank),
+        rank=this_rank,
         world_size=num_ranks,
         shares=tuple(shares) or _bundled_shares(given, batch_size, num_ranks),
         drop_last=drop_last,
@@ -97,15 +98,26 @@ def _bundled_shares(given: RankInput, batch_size: int, num_ranks: int) -> tuple[
     return given.shares
 
 
-def _of_group(what: str, given: int | None) -> int:
-    """Return the rank or the number of ranks: what the caller gave, else torch.distributed's."""
-    if given is not None:
-        return given
+def _of_group(rank: int | None, num_ranks: int | None) -> tuple[int, int]:
+    """Return the rank and the number of ranks: what the caller gave, else torch.distributed's.
+
+    A rank that took itself for the only one would read all examples, as all others would.
+    """
     import torch.distributed as dist
 
-    if not (dist.is_available() and dist.is_initialized()):
-        return 0 if what == "rank" else 1
-    return dist.get_rank() if what == "rank" else dist.get_world_size()
+    if rank is not None and num_ranks is not None:
+        return rank, num_ranks
+    if rank is not None or num_ranks is not None:
+        what = f"rank is {rank} and world_size is {num_ranks}"
+        raise InputError([Problem(what=what, rule="both or neither", path=("rank",))])
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    started = os.environ.get("WORLD_SIZE", "1")
+    if started != "1":
+        what = f"there is no process group, and WORLD_SIZE is {started}: which examples are this rank's is not known"
+        rule = "torch.distributed.init_process_group before the loader, or its arguments rank and world_size"
+        raise InputError([Problem(what=what, rule=rule, path=("rank",))])
+    return 0, 1
 
 
 class _EpochBatches(Sampler[list[int]]):
@@ -148,7 +160,8 @@ class _WorkerStart:
 class InputLoader(DataLoader[Any]):
     """A DataLoader with exact epochs, a state, and a report. Make one with `autosync.loader`.
 
-    Each complete pass moves to the next epoch. A pass that is left early is repeated from where it began: the start of
+    A pass that has delivered its last batch is complete, and the next one is of the next epoch. A pass that is left
+    early is repeated from where it began: the start of
     the epoch, or the place that `load_state_dict` has set. One pass runs at a time: a new one ends those before it.
     """
 
@@ -169,6 +182,8 @@ class InputLoader(DataLoader[Any]):
         self._num_seen = 0
         # A number for the pass that runs, and a new one for each change of its place.
         self._pass = 0
+        # Whether the pass that runs has delivered its last batch.
+        self._is_complete = False
         self._has_shares = bool(order.shares)
         self._watch = InputWatch()
         self._start = _WorkerStart(settings, worker_init_fn)
@@ -197,11 +212,12 @@ class InputLoader(DataLoader[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next pass with this epoch; a place in it that `load_state_dict` has set stays."""
-        if epoch != self._batches.epoch:
+        if epoch != self._batches.epoch or self._is_complete:
             self._go_to(epoch, 0)
 
     def _go_to(self, epoch: int, num_seen: int) -> None:
         self._pass += 1
+        self._is_complete = False
         self._batches.epoch = epoch
         self._batches.num_seen = self._num_seen = num_seen
 
@@ -314,9 +330,13 @@ class InputLoader(DataLoader[Any]):
         self._watch = InputWatch()
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        self._go_to(self._batches.epoch, self._batches.num_seen)
+        if self._is_complete:
+            # The consumer took the last batch and did not ask once more, as islice and zip do not.
+            self._go_to(self._batches.epoch + 1, 0)
+        else:
+            self._go_to(self._batches.epoch, self._batches.num_seen)
         this_pass = self._pass
-        sizes = iter(self.order.step_sizes(self._num_seen))
+        sizes = deque(self.order.step_sizes(self._num_seen))
         ours, reads_first = marks(), self.settings.right_of_way == "reads"
         is_first = True
         began = arrived = time.perf_counter()
@@ -343,7 +363,8 @@ class InputLoader(DataLoader[Any]):
             self._watch.add(arrived - began, times, is_first=is_first, away_seconds=away)
             note_batch(times)
             is_first = False
-            self._num_seen += next(sizes)
+            self._num_seen += sizes.popleft()
+            self._is_complete = not sizes
             yield batch
             began = time.perf_counter()
         self._go_to(self._batches.epoch + 1, 0)

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import io
 import tarfile
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+
+import numpy as np
+import numpy.typing as npt
 
 from autosync.errors import OperationError
 from autosync.inputs.reader import ByteRange, ShardReader, ShardStream
 from autosync.inputs.storage import ShardFile
 
 _END = bytes(512)
+_ODD_BYTES = "surrogateescape"
+"""Names in an archive may have bytes that are no UTF-8. tarfile gives them as surrogates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +51,80 @@ class TarSample:
         return last.start + last.length
 
 
-def index_shard(file: ShardFile, reader: ShardReader, *, buffer_bytes: int) -> tuple[TarSample, ...]:
-    """Return the samples of a shard in their order."""
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardIndex:
+    """The samples of a shard, in their order.
+
+    A dataset has millions of samples, and every worker has them all. So they are arrays: an object for each would take
+    ten times the memory. Sample `i` has the key `keys[key_bounds[i]:key_bounds[i + 1]]`, and the fields from number
+    `field_bounds[i]` up to `field_bounds[i + 1]`.
+    """
+
+    names: tuple[str, ...]
+    """The names of fields. `field_names` has the place of each field's name here."""
+    keys: bytes
+    key_bounds: npt.NDArray[np.int64]
+    field_bounds: npt.NDArray[np.int64]
+    field_names: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.key_bounds) - 1
+
+    def __getitem__(self, number: int) -> TarSample:
+        key = self.keys[self.key_bounds[number] : self.key_bounds[number + 1]]
+        fields = (
+            TarField(self.names[self.field_names[at]], int(self.starts[at]), int(self.lengths[at]))
+            for at in range(self.field_bounds[number], self.field_bounds[number + 1])
+        )
+        return TarSample(key.decode("utf-8", _ODD_BYTES), tuple(fields))
+
+    def fits(self, num_bytes: int) -> bool:
+        """Whether this may be the index of a shard of so many bytes."""
+        num_fields, num_names = len(self.starts), len(self.names)
+        return (
+            _divides(self.key_bounds, len(self.keys))
+            and _divides(self.field_bounds, num_fields)
+            and len(self.key_bounds) == len(self.field_bounds)
+            and len(self.field_names) == len(self.lengths) == num_fields
+            and bool(np.all((self.field_names >= 0) & (self.field_names < num_names)))
+            and bool(np.all((self.starts >= 0) & (self.lengths >= 0) & (self.starts <= num_bytes - self.lengths)))
+        )
+
+
+def _divides(bounds: npt.NDArray[np.int64], total: int) -> bool:
+    """Whether bounds divide a total into pieces."""
+    return len(bounds) > 0 and bounds[0] == 0 and bounds[-1] == total and bool(np.all(np.diff(bounds) >= 0))
+
+
+def index_shard(file: ShardFile, reader: ShardReader, *, buffer_bytes: int) -> ShardIndex:
+    """Read the headers of a shard, and return its samples."""
     stream = io.BufferedReader(ShardStream(file, reader), buffer_size=buffer_bytes)
     try:
         with tarfile.open(fileobj=stream, mode="r:") as archive:
-            samples = tuple(_samples(_fields(archive, file), file))
+            index = _gathered(_samples(_fields(archive, file), file))
             end = archive.offset
     except (tarfile.TarError, EOFError, ValueError) as error:
         raise damaged(file, str(error)) from error
     _check_end(file, reader, end, buffer_bytes)
-    return samples
+    return index
+
+
+def _gathered(samples: Iterator[TarSample]) -> ShardIndex:
+    numbers, keys = dict[str, int](), bytearray()
+    key_bounds, field_bounds = array("q", [0]), array("q", [0])
+    field_names, starts, lengths = array("q"), array("q"), array("q")
+    for sample in samples:
+        keys += sample.key.encode("utf-8", _ODD_BYTES)
+        for field in sample.fields:
+            field_names.append(numbers.setdefault(field.name, len(numbers)))
+            starts.append(field.start)
+            lengths.append(field.length)
+        key_bounds.append(len(keys))
+        field_bounds.append(len(starts))
+    arrays = (np.array(one, dtype=np.int64) for one in (key_bounds, field_bounds, field_names, starts, lengths))
+    return ShardIndex(tuple(numbers), bytes(keys), *arrays)
 
 
 def _check_end(file: ShardFile, reader: ShardReader, end: int, buffer_bytes: int) -> None:

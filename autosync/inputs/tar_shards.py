@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from torch.utils.data import Dataset
 from autosync.errors import InputError, Problem
 from autosync.inputs.http_requests import Patience
 from autosync.inputs.reader import ByteRange, ShardReader
+from autosync.inputs.shard_indexes import index_shards
 from autosync.inputs.storage import ShardFile, open_shard
-from autosync.inputs.tar_index import TarSample, index_shard
+from autosync.inputs.tar_index import TarSample
 from autosync.specs.input_settings import InputSettings
 
 Decode = Callable[[dict[str, Any]], Any]
@@ -40,7 +42,8 @@ class TarShards(Dataset[Any]):
 
     A sample is a mapping from extension to bytes, with its name as `__key__`. `decode` turns it into an example;
     autosync itself interprets no bytes. The headers of all shards are read at the start; where samples are smaller than
-    a request, this reads the whole shards.
+    a request, this reads the whole shards. With an `index_folder`, what was found is kept there, and later runs and
+    other ranks read only the shards that are new or have changed.
     """
 
     def __init__(
@@ -50,25 +53,28 @@ class TarShards(Dataset[Any]):
         *,
         settings: InputSettings | None = None,
         patience: Patience | None = None,
+        index_folder: str | Path | None = None,
     ) -> None:
         if isinstance(urls, str | Path) or not urls:
             raise InputError([Problem(what=f"are {urls!r}", rule="a list of one shard or more", path=("urls",))])
         self._decode = decode
         self._settings = settings or InputSettings()
         self._reader = ShardReader(self._settings)
-        self._files = [open_shard(str(url), patience) for url in urls]
+        with ThreadPoolExecutor(self._settings.read_concurrency, thread_name_prefix="autosync-open") as pool:
+            self._files = list(pool.map(lambda url: open_shard(str(url), patience), urls))
         _check_cache(self._settings, self._files)
-        self._samples: list[tuple[TarSample, ...]] = [
-            index_shard(file, self._reader, buffer_bytes=self._settings.read_bytes) for file in self._files
-        ]
-        self._ends = list(itertools.accumulate(map(len, self._samples)))
+        if index_folder is not None:
+            _refuse_unmarked(self._files, "an index that is kept needs one of them")
+        folder = None if index_folder is None else Path(index_folder)
+        self._indexes = index_shards(self._files, self._reader, self._settings, folder=folder)
+        self._ends = list(itertools.accumulate(map(len, self._indexes)))
         # Workers are forked later: threads would not follow them.
         self._reader.close()
 
     @property
     def shard_sizes(self) -> tuple[int, ...]:
         """The number of samples in each shard."""
-        return tuple(map(len, self._samples))
+        return tuple(map(len, self._indexes))
 
     @property
     def shard_bytes(self) -> tuple[int, ...]:
@@ -82,10 +88,10 @@ class TarShards(Dataset[Any]):
                 url=file.url,
                 host=file.host,
                 num_bytes=file.num_bytes,
-                num_samples=len(samples),
-                field_names=tuple(sorted({field.name for sample in samples for field in sample.fields})),
+                num_samples=len(index),
+                field_names=tuple(sorted(index.names)),
             )
-            for file, samples in zip(self._files, self._samples, strict=True)
+            for file, index in zip(self._files, self._indexes, strict=True)
         )
 
     def with_settings(self, settings: InputSettings) -> TarShards:
@@ -121,7 +127,7 @@ class TarShards(Dataset[Any]):
             raise IndexError(f"example {number} of {len(self)}")
         shard = bisect.bisect_right(self._ends, number)
         before = self._ends[shard - 1] if shard else 0
-        return shard, self._samples[shard][number - before]
+        return shard, self._indexes[shard][number - before]
 
     def _example(self, shard: int, sample: TarSample, data: bytes, offset: int) -> Any:
         made: dict[str, Any] = {"__key__": sample.key, "__url__": self._files[shard].url}
@@ -138,13 +144,15 @@ class TarShards(Dataset[Any]):
 
 
 def _check_cache(settings: InputSettings, files: Sequence[ShardFile]) -> None:
-    """Refuse to keep blocks on disk of a file that may change unseen: a later run would read the old ones."""
-    if settings.cache != "disk":
-        return
+    if settings.cache == "disk":
+        _refuse_unmarked(files, "a cache on disk needs one of them; a cache in memory does not")
+
+
+def _refuse_unmarked(files: Sequence[ShardFile], rule: str) -> None:
+    """Refuse to keep anything of a file that may change unseen: a later run would take the old one for it."""
     for file in files:
         if not file.tells_changes:
             what = f"{file.host} states neither ETag nor Last-Modified, so a changed file looks the same"
-            rule = "a cache on disk needs one of them; a cache in memory does not"
             raise InputError([Problem(what=what, rule=rule, file=file.url)])
 
 

@@ -154,7 +154,7 @@ def test_files_of_a_server_share_its_connections(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         dataset = TarShards([f"{server.url}/{path.name}" for path in paths])
         assert _numbers(dataset) == list(range(20))
-        assert server.num_connections == 1
+        assert server.num_connections <= InputSettings().read_concurrency
 
 
 def test_connections_that_a_server_has_ended_are_no_failed_try(tmp_path: Path) -> None:
