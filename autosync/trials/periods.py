@@ -52,6 +52,7 @@ class PeriodService:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._steps_each: dict[str, int] = {}
+        self._lags: dict[str, int] = {}
 
     def steps_each(self, name: str) -> int:
         """Return the number of steps in a sample of a prepared contestant."""
@@ -59,15 +60,21 @@ class PeriodService:
 
     def prepare(self, contestant: Contestant) -> None:
         num_turn_steps = self._service.prepare(contestant) or 1
-        period = period_of(contestant)
+        strategy = _strategy_of(contestant)
+        period = 1 if strategy is None else strategy_period(strategy)
         if period > MOST_STEPS:
             self._service.release(contestant.name)
             what = f"{contestant.name} does not do the same again before {period} steps are over"
             raise TrialFailed("refused", f"{what}: of periods of more than {MOST_STEPS} no trial sees enough")
         self._steps_each[contestant.name] = steps_of_sample(period, num_turn_steps)
+        self._lags[contestant.name] = 0 if strategy is None else strategy_lag(strategy)
 
     def run(self, name: str, num_steps: int, *, settle: bool = False) -> Samples:
+        """Run samples of a contestant. With `settle`, it began with idle links, and ends with idle links again."""
         steps_each = self._steps_each[name]
+        if settle and (lag := self._lags[name]):
+            # What may come late has nothing to wait for in the first steps after idle links: they show compute alone.
+            self._service.run(name, lag)
         if steps_each == 1:
             return self._service.run(name, num_steps, settle=settle)
         at_once = max(STEPS_AT_ONCE // steps_each, 1)
@@ -80,22 +87,26 @@ class PeriodService:
 
     def release(self, name: str) -> None:
         self._steps_each.pop(name, None)
+        self._lags.pop(name, None)
         self._service.release(name)
 
 
-def period_of(contestant: Contestant) -> int:
-    """Return the number of steps after which the contestant's messages repeat."""
+def _strategy_of(contestant: Contestant) -> Strategy | None:
+    """Return a contestant's strategy; None for stock DDP."""
     bundle = contestant.bundle
     if bundle is None:
-        return 1
-    if not isinstance(bundle, Bundle):
-        bundle = load_bundle(bundle)
-    return strategy_period(bundle.strategy)
+        return None
+    return (bundle if isinstance(bundle, Bundle) else load_bundle(bundle)).strategy
 
 
 def strategy_period(strategy: Strategy) -> int:
     """Return the number of steps after which a strategy's messages repeat."""
     return math.lcm(*(message.synchroniser.period for message in strategy.messages))
+
+
+def strategy_lag(strategy: Strategy) -> int:
+    """Return by how many steps a strategy's messages may come late at most."""
+    return max((message.synchroniser.lag for message in strategy.messages), default=0)
 
 
 def turn_steps(num_workers: int, accumulation_steps: int) -> int:

@@ -19,8 +19,8 @@ from autosync.trials.periods import (
     MOST_STEPS,
     STEPS_AT_ONCE,
     PeriodService,
-    period_of,
     steps_of_sample,
+    strategy_period,
     turn_steps,
 )
 from autosync.trials.policy import DEFAULT_POLICY, Policy, Tally, measure, policy_of_samples, warm_up
@@ -100,7 +100,7 @@ def test_what_does_the_same_in_each_step_is_run_as_it_was() -> None:
     service = FakeService({"plain": FakeSteps(seconds=0.1)})
     wrapped = PeriodService(service)
     wrapped.prepare(Contestant(name="plain"))
-    assert wrapped.steps_each("plain") == period_of(Contestant(name="plain")) == 1
+    assert wrapped.steps_each("plain") == 1
     assert len(wrapped.run("plain", 7, settle=True).step_seconds[0]) == 7
     assert service.calls[-1] == ("run and settle", "plain", 7)
     wrapped.release("plain")
@@ -109,10 +109,35 @@ def test_what_does_the_same_in_each_step_is_run_as_it_was() -> None:
 
 def test_what_no_trial_is_long_enough_for_is_refused() -> None:
     service = _service()
-    assert period_of(_contestant(MOST_STEPS)) == MOST_STEPS
+    assert strategy_period(build_preset("local_sgd", MODEL, CLUSTER, every=MOST_STEPS)) == MOST_STEPS
     with pytest.raises(TrialFailed, match="before 65 steps are over"):
         PeriodService(service).prepare(_contestant(MOST_STEPS + 1))
     assert not service.prepared
+
+
+class Late(FakeService):
+    """After idle links, the first LAG + 1 steps of `late` have nothing to wait for."""
+
+    num_since_idle = 0
+
+    def run(self, name: str, num_steps: int, *, settle: bool = False) -> StepSamples:
+        if name != "late":
+            return super().run(name, num_steps, settle=settle)
+        first = self.num_since_idle
+        self.num_since_idle = 0 if settle else first + num_steps
+        return _samples([USUAL if number <= LAG else 3 * USUAL for number in range(first, first + num_steps)])
+
+
+LAG = 4
+
+
+def test_what_comes_late_is_measured_with_something_to_wait_for() -> None:
+    """By the first steps after idle links it would be faster than what takes 0.15 s in each."""
+    bundle = bundled(build_preset("ssp", MODEL, CLUSTER, staleness=LAG), MODEL, CLUSTER)
+    service = Late({"late": FakeSteps(seconds=USUAL), "plain": FakeSteps(seconds=0.15, num_warmup_steps=0)})
+    found = compare(service, [Contestant(name="plain"), Contestant(name="late", bundle=bundle)])
+    assert found.measurements["late"].median_seconds == pytest.approx(3 * USUAL)
+    assert found.ratios[0].verdict == "slower"
 
 
 NUM_WORKERS, READY, WAITED, START = 4, 0.1, 0.5, 5.0
