@@ -118,8 +118,6 @@ def _script(
         environment = passed_on_settings(os.environ, settings)
     except KeyError as error:
         raise click.UsageError(f"--env {error.args[0]}: no such variable is set here: say NAME=VALUE") from None
-    if "OMP_NUM_THREADS" in os.environ:
-        environment.setdefault("OMP_NUM_THREADS", os.environ["OMP_NUM_THREADS"])
     if behind := script_behind_python(command):
         note(
             f"{command[0]} runs as it is: autosync.parallelize in it uses the bundle, DistributedDataParallel does "

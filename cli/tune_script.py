@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +69,6 @@ def tune_script(
             spec,
             settings={**settings, "cluster": cluster},
             then=then,
-            environment={key: os.environ[key] for key in ("OMP_NUM_THREADS",) if key in os.environ},
             study=study,
             output=output,
             listener=_Shown(output, progress, as_json=as_json),

@@ -9,7 +9,7 @@ from pathlib import Path
 from autosync.doctor.diagnosis import LEAST_SHARE, Diagnosis, diagnose
 from autosync.doctor.evidence import Evidence
 from autosync.doctor.gain import Gain, gain_of_model, gain_of_script
-from autosync.doctor.gathering import Watched, gather, with_threads
+from autosync.doctor.gathering import Watched, gather
 from autosync.doctor.links import link_rates
 from autosync.doctor.timing import timing_of
 from autosync.errors import AutosyncError, InputError
@@ -66,7 +66,7 @@ def _watched(target: str | None, model: ModelSpec | None, script: Sequence[str],
             raise InputError(
                 f"{words[0] if words else 'nothing'} is no script", rule="after --: train.py ARGS, or -m MODULE ARGS"
             )
-        return Watched(command=words, environment=with_threads({}))
+        return Watched(command=words)
     if is_task(target):
         return Watched(task=target)
     assert model is not None, "a target that is no task is a model spec"

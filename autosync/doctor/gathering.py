@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autosync import documents
@@ -30,7 +29,6 @@ class Watched:
     command: tuple[str, ...] = ()
     task: str | None = None
     model_file: Path | None = None
-    environment: dict[str, str] = field(default_factory=dict)
 
 
 def plan(cluster: ClusterSpec, watched: Watched, *, num_steps: int, seconds: float) -> TrainingScript:
@@ -42,7 +40,7 @@ def plan(cluster: ClusterSpec, watched: Watched, *, num_steps: int, seconds: flo
     command = watched.command or _TASK_PROGRAM
     return TrainingScript(
         command=(python_of(cluster), "-P", "-m", _RANK, *command),
-        environment={**watched.environment, **variables},
+        environment=variables,
         files={} if watched.model_file is None else {MODEL_VARIABLE: watched.model_file},
     )
 
@@ -125,9 +123,3 @@ def evidence_of(cluster: ClusterSpec, ranks: Sequence[RankEvidence]) -> Evidence
     if common == 0:
         raise OperationError(f"rank {rank} has finished no step that can be judged")
     return Evidence(ranks=tuple(replace(one, steps=one.steps[:common]) for one in ranks), nodes=nodes)
-
-
-def with_threads(environment: dict[str, str]) -> dict[str, str]:
-    """Return the environment of ranks with the user's number of threads."""
-    threads = os.environ.get("OMP_NUM_THREADS")
-    return environment if threads is None else {"OMP_NUM_THREADS": threads, **environment}

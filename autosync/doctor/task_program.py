@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from autosync.doctor.post import MODEL_VARIABLE, TASK_VARIABLE
 from autosync.specs.model_file import load_model
+from autosync.specs.rank_variables import rank_threads
 from autosync.specs.task import Task
 from autosync.specs.task_file import load_task
 from autosync.strategy.emit.settings import DdpSettings
@@ -21,7 +22,7 @@ _TIMEOUT = dt.timedelta(minutes=5)
 
 def main() -> None:
     """Train until the watch has seen enough and ends this process."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(rank_threads())
     dist.init_process_group("gloo", timeout=_TIMEOUT)
     training = ContestantTraining(
         _task(),

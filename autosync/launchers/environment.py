@@ -8,7 +8,7 @@ from pathlib import Path
 from autosync.launchers.request import DEFAULT_PORT, Process, TrainingScript
 from autosync.specs.cluster import ClusterSpec, Rank
 from autosync.specs.launchers import launcher_traits
-from autosync.specs.rank_variables import NODE_VARIABLE
+from autosync.specs.rank_variables import NODE_VARIABLE, THREADS_VARIABLE, rank_threads
 
 
 def rank_environment(cluster: ClusterSpec, rank: Rank) -> dict[str, str]:
@@ -41,7 +41,7 @@ def script_environment(
         "MASTER_PORT": str(port),
         NODE_VARIABLE: node.name,
         **({"GLOO_SOCKET_IFNAME": interface} if interface else {}),
-        "OMP_NUM_THREADS": "1",
+        THREADS_VARIABLE: str(rank_threads()),
         "PYTHONUNBUFFERED": "1",
         **quiet,
         **script.environment,
@@ -73,7 +73,7 @@ def process_of(
 def command_processes(cluster: ClusterSpec, command: Sequence[str], logs: Path) -> tuple[Process, ...]:
     """Return the processes of a command that every rank runs, for launchers of other nodes."""
     # The working directory must not shadow installed packages.
-    environment = {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+    environment = {THREADS_VARIABLE: str(rank_threads()), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
     return tuple(
         process_of(cluster, rank, tuple(command), {**rank_environment(cluster, rank), **environment}, logs)
         for rank in cluster.ranks

@@ -20,6 +20,7 @@ from autosync.launchers.environment import process_of, rank_environment, script_
 from autosync.launchers.request import Launch, LaunchRequest, Process, TrainingScript
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.local_hosts import remote_hosts
+from autosync.specs.rank_variables import THREADS_VARIABLE, rank_threads
 
 ADDRESS = "127.0.0.1"
 INTERFACE = "lo"
@@ -27,7 +28,7 @@ STOP_SECONDS = 5.0
 
 
 class LocalLauncher:
-    """Starts the ranks of a cluster as processes on this machine, one thread each, over loopback."""
+    """Starts the ranks of a cluster as processes on this machine, over loopback."""
 
     control: Literal["loopback", "file", "relayed"] = "loopback"
     is_one_machine = True
@@ -40,7 +41,7 @@ class LocalLauncher:
         _refuse_others(cluster)
         environment = {
             "GLOO_SOCKET_IFNAME": INTERFACE,
-            "OMP_NUM_THREADS": "1",
+            THREADS_VARIABLE: str(rank_threads()),
             # The user's working directory must not shadow installed packages.
             "PYTHONSAFEPATH": "1",
             "PYTHONUNBUFFERED": "1",

@@ -16,6 +16,7 @@ from autosync.launchers.environment import first_node, process_of, rank_environm
 from autosync.launchers.local import LocalLaunch
 from autosync.launchers.request import DEFAULT_PORT, Launch, LaunchRequest, Process, TrainingScript
 from autosync.specs.cluster import ClusterSpec, Rank
+from autosync.specs.rank_variables import THREADS_VARIABLE, rank_threads
 from autosync.testbed import Testbed, live
 from autosync.testbed.layout import INTERFACE, cluster_key, host_namespace
 from autosync.testbed.requirements import find_folders
@@ -50,7 +51,7 @@ class TestbedLauncher:
         """
         environment = {
             "GLOO_SOCKET_IFNAME": INTERFACE,
-            "OMP_NUM_THREADS": "1",
+            THREADS_VARIABLE: str(rank_threads()),
             # The user's working directory must not shadow installed packages.
             "PYTHONSAFEPATH": "1",
             "PYTHONUNBUFFERED": "1",

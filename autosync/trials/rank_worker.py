@@ -20,6 +20,7 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import parse_cluster
 from autosync.specs.compute_pace import at_pace, paces_of
 from autosync.specs.model import SCHEMA_KIND, SCHEMA_VERSION, ModelSpec
+from autosync.specs.rank_variables import rank_threads
 from autosync.specs.task import Task
 from autosync.specs.task_file import is_task, load_task
 from autosync.specs.task_run import build_model
@@ -46,7 +47,7 @@ class RankWorker:
     """Handles the trial service's requests on this rank."""
 
     def __init__(self, rank: int) -> None:
-        torch.set_num_threads(1)
+        torch.set_num_threads(rank_threads())
         self.doing = "waiting for the service"
         self._rank = rank
         self._interface: str | None = None

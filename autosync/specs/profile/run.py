@@ -7,8 +7,9 @@ orders are the same in all ways. docs/task.md says where each figure comes from.
 
 from __future__ import annotations
 
+import contextlib
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -26,6 +27,7 @@ from autosync.specs.profile.known_devices import DEFAULT_DEVICE, Precision, know
 from autosync.specs.profile.measured_training import MeasuredTraining, device_name
 from autosync.specs.profile.scaled_times import scaled
 from autosync.specs.profile.use_draws import UseDraws, are_all_used
+from autosync.specs.rank_variables import rank_threads
 from autosync.specs.split_layers import SplitLayers
 from autosync.specs.task import Task
 
@@ -62,7 +64,7 @@ def profile(
         raise InputError(f"{steps} steps measure nothing", rule="steps is 1 or more")
     tell = progress or (lambda _: None)
     # The user's program may continue after this: its random numbers must not change.
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())), _threads_of_a_rank():
         asked = _Asked(task=task, steps=steps, batch_sizes=batch_sizes, cuts=cuts, seed=seed, tell=tell)
         if times == "measured":
             return _measured(asked, _device(device), graphs=True)
@@ -75,6 +77,17 @@ def profile(
         here = _rate(device_name(place), precision)
         measured = _measured(asked, place, graphs=False)
         return scaled(measured, here=_computed(asked, here), there=_computed(asked, wanted))
+
+
+@contextlib.contextmanager
+def _threads_of_a_rank() -> Iterator[None]:
+    """Compute with as many threads as ranks do."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(rank_threads())
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
