@@ -33,7 +33,8 @@ class RankProcess:
             if interface:
                 environment["GLOO_SOCKET_IFNAME"] = interface
                 if request["nics"] == 1:
-                    environment.setdefault("NCCL_SOCKET_IFNAME", interface)
+                    # Without the sign, NCCL takes all interfaces whose names begin so: eth1 would mean eth10 too.
+                    environment.setdefault("NCCL_SOCKET_IFNAME", "=" + interface)
         if not Path(request["folder"]).is_dir():
             raise OSError("there is no folder " + request["folder"])
         self.code: int | None = None

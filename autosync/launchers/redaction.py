@@ -20,7 +20,7 @@ _SECRET = re.compile(
 _NO_SECRET = re.compile(
     r"(^|_)(eos|bos|pad|unk|sep|cls|mask|special)_?token$|^(old)?pwd$|(^|_)(sock|file|path|dir|name|mode|type)$"
 )
-_URL = re.compile(r"(?P<head>[A-Za-z][A-Za-z0-9+.-]*://[^\s/@:\"']*):(?P<password>[^\s/@\"']+)@")
+_URL = re.compile(r"(?P<head>[A-Za-z][A-Za-z0-9+.-]*://[^\s/@:\"']*):(?P<password>[^\s@\"']+)@")
 _SETTING = re.compile(r"(?P<head>[-+]{0,2}(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)=)(?P<value>.+)", re.DOTALL)
 _SHORTEST = 6
 """Shorter values are not searched for in other text: they would be found in unrelated words."""

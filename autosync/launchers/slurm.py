@@ -185,7 +185,8 @@ class _SlurmAllocation:
     def __init__(self, cluster: ClusterSpec) -> None:
         if shutil.which("salloc") is None:
             raise OperationError("salloc is not here: the slurm launcher takes Slurm's commands (package slurm-client)")
-        command = ("salloc", "--no-bell", *_allocation(cluster), "sh", "-c", _WAIT)
+        # Nodes that were asleep may otherwise be starting when the allocation is there.
+        command = ("salloc", "--no-bell", "--wait-all-nodes=1", *_allocation(cluster), "sh", "-c", _WAIT)
         self._process = AllocationProcess(command, hear=_tell_of_waiting)
         try:
             self.job = self._await_job()

@@ -33,7 +33,7 @@ def test_nccl_is_tied_to_an_interface_only_where_a_node_has_one(
     monkeypatch.setattr(rank_process, "find_interface", lambda _: "eth7")
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         monkeypatch.delenv(variable, raising=False)
-    assert _shown(tmp_path) == "eth7 eth7\n"
+    assert _shown(tmp_path) == "eth7 =eth7\n"
     (tmp_path / "log").unlink()
     assert _shown(tmp_path, nics=2) == "eth7\n"
     (tmp_path / "log").unlink()
