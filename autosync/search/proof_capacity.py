@@ -16,10 +16,20 @@ SHARE = 0.8
 
 
 def most_at_once(model: ModelSpec, cluster: ClusterSpec, *, meminfo: Path = MEMINFO) -> int | None:
-    """Return how many contestants fit at once if all ranks are on this machine; None if it is unknown."""
-    if not cluster.is_one_machine:
+    """Return how many contestants fit at once; None if it is unknown.
+
+    What this machine has free is known, if all ranks are here. Of other machines the cluster file may state the memory.
+    """
+    of_rank = COPIES * model.num_bytes
+    if cluster.is_one_machine:
+        available = free_bytes(meminfo)
+        return None if available is None else int(SHARE * available / (of_rank * cluster.num_workers))
+    if cluster.backend == "nccl":
+        # Contestants are in the memory of devices.
         return None
-    available = free_bytes(meminfo)
-    if available is None:
-        return None
-    return int(SHARE * available / (COPIES * model.num_bytes * cluster.num_workers))
+    rooms = [
+        int(SHARE * node.memory_bytes / (of_rank * node.devices))
+        for node in cluster.nodes
+        if node.memory_bytes is not None and node.devices
+    ]
+    return min(rooms, default=None)

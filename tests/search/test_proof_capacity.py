@@ -15,6 +15,16 @@ def test_what_is_free_is_shared_by_all_ranks(model: ModelSpec, cluster: ClusterS
     assert most_at_once(model, cluster, meminfo=meminfo) == 4
 
 
+def test_the_memory_that_a_cluster_file_states_counts_for_other_machines(
+    model: ModelSpec, cluster: ClusterSpec
+) -> None:
+    enough = 4 * 3 * model.num_bytes * cluster.nodes[0].devices / 0.8 + 1000
+    first, *others = cluster.nodes
+    stated = replace(cluster, launcher="ssh", nodes=(replace(first, memory_bytes=int(enough)), *others))
+    assert most_at_once(model, stated) == 4
+    assert most_at_once(model, replace(stated, backend="nccl")) is None
+
+
 def test_nobody_can_tell_of_other_machines_or_other_systems(
     model: ModelSpec, cluster: ClusterSpec, tmp_path: Path
 ) -> None:
