@@ -24,13 +24,23 @@ def interface_bytes() -> dict[str, int]:
 
 
 def interfaces_since(before: Mapping[str, int]) -> tuple[Interface, ...]:
-    """Return the bytes that each interface has carried since `before`, the busiest first."""
+    """Return the bytes that each interface has carried since `before`, the busiest first.
+
+    Below a VLAN or a bridge, a device carries the same traffic once more. Such devices come last.
+    """
     now = interface_bytes()
+    carried = {name: total - before.get(name, 0) for name, total in now.items()}
     found = [
-        Interface(name=name, num_bytes=total - before.get(name, 0), bytes_per_second=_speed(name, set(now)))
-        for name, total in now.items()
+        Interface(name=name, num_bytes=num_bytes, bytes_per_second=_speed(name, set(now)))
+        for name, num_bytes in carried.items()
     ]
-    return tuple(sorted(found, key=lambda interface: -interface.num_bytes))
+    return tuple(sorted(found, key=lambda one: (_carries_for_another(one.name, carried), -one.num_bytes)))
+
+
+def _carries_for_another(name: str, carried: Mapping[str, int], folder: Path = _SYSTEM) -> bool:
+    """Whether most of what a device has carried belongs to an interface above it."""
+    above = [path.name.removeprefix("upper_") for path in (folder / name).glob("upper_*")]
+    return any(2 * carried.get(one, 0) > carried[name] for one in above)
 
 
 def _speed(name: str, visible: set[str], folder: Path = _SYSTEM) -> float | None:

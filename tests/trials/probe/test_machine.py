@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autosync.trials.probe.machine import _speed
+from autosync.trials.probe.machine import _carries_for_another, _speed
 
 
 def _interface(folder: Path, name: str, speed: str, *inside: str) -> None:
@@ -36,3 +36,12 @@ def test_devices_and_bonds_have_a_speed(folder: Path, name: str, speed: float | 
 
 def test_other_interfaces_than_those_of_this_process_say_nothing(folder: Path) -> None:
     assert _speed("eth0", {"eth0"}, folder) is None
+
+
+def test_a_device_below_another_interface_carries_its_traffic(folder: Path) -> None:
+    (folder / "eth0" / "upper_eth0.100").mkdir()
+    assert _carries_for_another("eth0", {"eth0": 1050, "eth0.100": 1000}, folder)
+    assert not _carries_for_another("eth0", {"eth0": 1050, "eth0.100": 10}, folder)
+    assert not _carries_for_another("eth0", {"eth0": 1050}, folder)
+    assert not _carries_for_another("bond0", {"bond0": 1050, "eth0.100": 1000}, folder)
+    assert not _carries_for_another("lo", {"lo": 0}, folder)
