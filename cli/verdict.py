@@ -145,7 +145,18 @@ def _keep(found: ShownSummary) -> list[str]:
         first = "Nothing tried is faster than stock DDP for certain: keep it."
     prospect = [_sentence(found.prospect.in_words)] if found.prospect.in_words else []
     kept = f"  stock DDP: {_time(found, found.contests[0].name)}"
-    return [first, *prospect, kept, *_of_some_models(found)]
+    return [first, *_perhaps_faster(found), *prospect, kept, *_of_some_models(found)]
+
+
+def _perhaps_faster(found: ShownSummary) -> list[str]:
+    """Return why a contestant whose own interval is above 1 is not the winner."""
+    ratios = {one.name: one.speedup_over_stock_ddp for one in found.contests}
+    above = [name for name, ratio in ratios.items() if ratio is not None and ratio.low > 1]
+    if not above:
+        return []
+    count = len(found.contests) - 1
+    compared = "1 comparison" if count == 1 else f"{count} comparisons at once"
+    return [f"{above[0]} would be faster by its own interval; in {compared}, so small a gain may be chance."]
 
 
 def _of_some_models(found: ShownSummary, *, width: int = 0) -> list[str]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import IO, Any
-from urllib.parse import SplitResult, urlsplit, urlunsplit
+from urllib.parse import SplitResult, urlsplit
 
 import optuna
 import sqlalchemy
@@ -137,6 +137,7 @@ def _mend(path: Path) -> None:
             file.truncate(end)
 
 
+_PASSWORD_OPTIONS = frozenset({"password", "passwd", "sslpassword"})
 _URL_RULE = "sqlite:///FILE, postgresql://USER@HOST/DATABASE, another URL of SQLAlchemy's, or journal:FILE"
 
 
@@ -191,7 +192,8 @@ def open_storage(url: str, *, is_new_allowed: bool = True) -> BaseStorage:
 
 def _database(url: str, *, is_new_allowed: bool) -> RDBStorage:
     if not _is_sqlite(url):
-        return RDBStorage(url, skip_table_creation=not is_new_allowed)
+        # A trial may take minutes, and a server or a firewall ends connections that are idle for so long.
+        return RDBStorage(url, engine_kwargs={"pool_pre_ping": True}, skip_table_creation=not is_new_allowed)
     waits = {"connect_args": {"timeout": SQLITE_PATIENCE_SECONDS}}
     storage = RDBStorage(url, engine_kwargs=waits, skip_table_creation=not is_new_allowed)
     # SQLite locks no rows. Two tuners would both take the waiting trial, unless whole transactions take turns.
@@ -257,8 +259,15 @@ def without_password(url: str) -> str:
 
     Drivers read passwords from elsewhere (such as ~/.pgpass).
     """
-    parts = _split(url)
-    if parts.password is None:
+    if journal_of(url) is not None:
         return url
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username}@{host}"))
+    # SQLAlchemy finds passwords that other parsers of URLs do not, as one with a slash; drivers take one as an option.
+    try:
+        parts = sqlalchemy.make_url(url)
+    except (sqlalchemy.exc.ArgumentError, ValueError) as error:
+        raise InputError("the storage's URL cannot be read", rule=_URL_RULE) from error
+    if parts.password is None and not parts.query.keys() & _PASSWORD_OPTIONS:
+        return url
+    # set() takes None for no change.
+    found = parts._replace(password=None).difference_update_query(_PASSWORD_OPTIONS)
+    return found.render_as_string(hide_password=False)

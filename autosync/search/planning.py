@@ -54,8 +54,11 @@ from autosync.specs.consent import (
     storage_actions,
     task_actions,
 )
+from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import check_model_file, load_model
 from autosync.specs.profile.quality import profile_warning
+from autosync.specs.task import Task
+from autosync.specs.task_changes import changed_facts
 from autosync.specs.task_file import is_task, load_task
 from autosync.trials.ranks import plan_launch
 
@@ -232,7 +235,7 @@ def _resumed(
     require(read if is_dry else named, consent)
     if begun.replay is None and is_task(begun.task) and not is_dry:
         # A task that cannot be loaded is refused here: on the ranks it would count as a failure of every strategy.
-        load_task(begun.task)
+        _refuse_changed(load_task(begun.task), begun, model)
     pool = None if begun.replay is None else read_pool(begun.replay, model=model.name, cluster=cluster.name)
     return TuningPlan(
         settings=replace(begun, **given),
@@ -244,6 +247,14 @@ def _resumed(
         request=None if pool else plan_launch(cluster, folder.logs / "ranks-1")[1],
         named=tuple(named),
     )
+
+
+def _refuse_changed(task: Task, begun: StudySettings, model: ModelSpec) -> None:
+    """Refuse a task that has changed since its study was begun: old and new step times would be compared."""
+    for name, now, then in changed_facts(task, model):
+        rule = f"the study's trials are of a task whose {name} is {then}"
+        hint = begun.tune_command()
+        raise InputError(f"the {name} of {begun.task} is {now} now", rule=rule, hint=f"a new study: {hint}")
 
 
 def _named_by(folder: StudyFolder, begun: StudySettings, cluster: ClusterSpec, *, is_typed: bool) -> list[FileAction]:

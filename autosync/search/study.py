@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import IO, Any, Literal, Self, TypeVar
 
 import optuna
+import sqlalchemy
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
@@ -91,8 +92,12 @@ class Study:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self.close()
+        if isinstance(error, optuna.exceptions.StorageInternalError | sqlalchemy.exc.SQLAlchemyError):
+            # An error of a database has its useful words in the cause.
+            reason = str(error.__cause__ or error).partition("\n")[0]
+            raise OperationError(f"the storage {self.settings.storage} failed: {reason}") from error
 
     def close(self) -> None:
         """Close the storage and let others open the folder."""

@@ -155,6 +155,18 @@ def test_a_task_that_is_gone_is_told_before_anything_is_tried(tmp_path: Path) ->
         plan_tuning(model=None, cluster=None, study=None, settings={}, resume="s")
 
 
+def test_a_task_that_has_changed_is_told_before_its_times_are_compared_with_older_ones(tmp_path: Path) -> None:
+    task = tmp_path / "mine.py"
+    text = (Path(__file__).parent / "tiny.py").read_text()
+    task.write_text(text)
+    settings = {"proposer": "random", "num_trials": 5}
+    plan_tuning(model=str(task), cluster="local-2", study="s", settings=settings).open_study().close()
+    assert plan_tuning(model=None, cluster=None, study=None, settings={}, resume="s")
+    task.write_text(text.replace("momentum=0.9),", "momentum=0.9),\n        clip_norm=0.5,", 1))
+    with pytest.raises(InputError, match=r"the clip_norm of .*mine\.py is 0\.5 now .*whose clip_norm is None"):
+        plan_tuning(model=None, cluster=None, study=None, settings={}, resume="s")
+
+
 def test_unknown_names_are_told_with_the_known_ones() -> None:
     for settings, words in (({"proposer": "lerned"}, "unknown proposer"), ({"simulator": "no"}, "unknown simulator")):
         with pytest.raises(UnknownNameError, match=words):

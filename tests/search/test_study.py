@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -224,6 +226,16 @@ def test_folders_share_a_storage(
     begin_study(third, model, cluster, _settings("team"), storage=url).close()
 
 
+def test_a_storage_that_fails_is_named(model: ModelSpec, cluster: ClusterSpec, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'team.db'}"
+    settings = replace(_settings("team"), storage=url)
+    study = begin_study(StudyFolder(tmp_path / "here" / "team"), model, cluster, settings, storage=url)
+    with contextlib.closing(sqlite3.connect(tmp_path / "team.db")) as database:
+        database.executescript("PRAGMA foreign_keys = OFF; DROP TABLE trials")
+    with pytest.raises(OperationError, match=r"the storage sqlite:.*team\.db failed: .*no such table"), study:
+        study.ask()
+
+
 def test_what_a_machine_that_is_gone_was_trying_others_may_try(
     model: ModelSpec, cluster: ClusterSpec, ours: list[Candidate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,5 +313,10 @@ def test_storages_are_told_from_what_is_none(tmp_path: Path) -> None:
         open_storage("postgresql://me:secret@nohost/db")
     assert "secret" not in str(raised.value)
     assert without_password("postgresql://me:secret@host:5432/db") == "postgresql://me@host:5432/db"
+    assert without_password("postgresql://me:pa/s?s#@host/db") == "postgresql://me@host/db"
+    assert without_password("postgresql://host/db?user=me&password=secret") == "postgresql://host/db?user=me"
     assert without_password("sqlite:///a.db") == "sqlite:///a.db"
+    assert without_password("journal:a.log") == "journal:a.log"
+    with pytest.raises(InputError, match="URL cannot be read"):
+        without_password("postgresql//me:secret@host")
     open_storage(f"journal:{tmp_path / 'shared.log'}")

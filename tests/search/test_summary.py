@@ -138,6 +138,12 @@ def test_where_nothing_is_faster_it_is_told_how_much_there_is_to_gain(tuned) -> 
     assert "more than 4.5" in text
     assert "How to use it" not in text
     assert text.endswith("bundle: mine.yaml (stock DDP's buckets as a strategy)\nstudy:  autosync-studies/s")
+    # An interval above 1 beside this sentence would contradict it, were it not explained.
+    assert "by its own interval" not in text
+    other = found.summary["contests"][1]
+    other["speedup_over_stock_ddp"] |= {"value": 1.02, "low": 1.01}
+    text = describe(shown(found.summary), found.folder)
+    assert f"keep it.\n{other['name']} would be faster by its own interval; in " in text
 
 
 @pytest.mark.parametrize("stock_seconds", [0.2, 0.09])
