@@ -15,8 +15,7 @@ from autosync.loops import pure_calls
 from autosync.loops.accesses import NUMERIC, PLAIN, Access, AccessKind, BodyValue, RowView, number_of
 from autosync.loops.affine import EVERY, Affine
 from autosync.loops.declarations import Table
-
-_CONSTANTS = (int, float, bool, np.integer, np.floating)
+from autosync.loops.outer_values import NUMBERS, outer_values
 
 
 class ValueReader:
@@ -34,9 +33,7 @@ class ValueReader:
         self.has_inner_subscripts = False
         code = function.__code__
         self._own_names = {*code.co_varnames, *code.co_cellvars}
-        cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
-        # A cell that is still empty belongs to a name that is set later. Such a name is refused as unknown.
-        self._outer = {**function.__globals__, **{name: _contents(cell) for name, cell in cells}}
+        self._outer = outer_values(function)
 
     def refuse(self, node: ast.AST, what: str, rule: str, hint: str = "") -> BodyValue:
         """Note a mistake at the line of a node."""
@@ -142,7 +139,7 @@ class ValueReader:
             what = f"{name} is no value" if hasattr(builtins, name) else f"the name {name} is unknown"
             return self.refuse(node, what, "parameters, local names and constants of the file")
         value = self._outer[name]
-        if not isinstance(value, _CONSTANTS):
+        if not isinstance(value, NUMBERS):
             what = f"{name} is global state (of type {type(value).__name__})"
             return self.refuse(node, what, "a loop knows its record, its tables and numbers of the file")
         is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
@@ -335,10 +332,3 @@ def _joined(found: list[BodyValue]) -> BodyValue:
     for other in found[1:]:
         joined = joined.joined(other)
     return joined
-
-
-def _contents(cell: Any) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None

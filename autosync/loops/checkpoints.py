@@ -37,6 +37,14 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunOrigin:
+    """The hashes of the loop and of its records, as they were given. A run continues only from a checkpoint of both."""
+
+    loop: str
+    records: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
     """The file of a run's checkpoints, which rank 0 writes after every `every` epochs. `resumes` reads it first."""
 
@@ -45,12 +53,11 @@ class Checkpoints:
     resumes: bool = False
 
     def restore(
-        self, digest: str, num_epochs: int, fields: Iterable[str], records: Records, tables: Tables
+        self, origin: RunOrigin, num_epochs: int, fields: Iterable[str], records: Records, tables: Tables
     ) -> Checkpoint:
         """Return the progress in the file, and write its numbers into records and tables. Without one, begin anew.
 
-        `digest` is the loop's, `num_epochs` the epochs of the whole run, and `fields` the record fields that the loop
-        assigns.
+        `num_epochs` are the epochs of the whole run, and `fields` the record fields that the loop assigns.
         """
         if not self.resumes:
             return Checkpoint()
@@ -58,7 +65,7 @@ class Checkpoints:
         targets |= {f"field.{name}": records[name] for name in fields}
         try:
             arrays = _read(self.path, sum(target.nbytes for target in targets.values()))
-            done = self._progress(json.loads(arrays.pop(_ABOUT).tobytes()), digest)
+            done = self._progress(json.loads(arrays.pop(_ABOUT).tobytes()), origin)
         except FileNotFoundError as error:
             raise self._error("there is no such checkpoint", "a file that --checkpoint wrote") from error
         except _DAMAGES as error:
@@ -73,20 +80,24 @@ class Checkpoints:
             target[...] = arrays[name]
         return done
 
-    def save(self, digest: str, done: Checkpoint, fields: Iterable[str], records: Records, tables: Tables) -> None:
+    def save(
+        self, origin: RunOrigin, done: Checkpoint, fields: Iterable[str], records: Records, tables: Tables
+    ) -> None:
         """Replace the file by the state after an epoch."""
-        about = {"schema": SCHEMA, "loop": digest, **asdict(done)}
+        about = {"schema": SCHEMA, **asdict(origin), **asdict(done)}
         arrays = {f"table.{name}": table for name, table in tables.items()}
         arrays |= {f"field.{name}": np.ascontiguousarray(records[name]) for name in fields}
         arrays[_ABOUT] = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
         with jsonio.replacing(self.path) as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
 
-    def _progress(self, about: Mapping[str, Any], digest: str) -> Checkpoint:
+    def _progress(self, about: Mapping[str, Any], origin: RunOrigin) -> Checkpoint:
         if about["schema"] != SCHEMA:
             raise self._error(f"has the schema {about['schema']!r}", SCHEMA)
-        if about["loop"] != digest:
+        if about["loop"] != origin.loop:
             raise self._error("is a checkpoint of another loop", "the same function, tables and numbers of the file")
+        if about["records"] != origin.records:
+            raise self._error("is a checkpoint of other records", "the same records in the same order")
         return Checkpoint(
             num_epochs=int(about["num_epochs"]),
             seconds=float(about["seconds"]),

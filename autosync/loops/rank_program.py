@@ -12,18 +12,19 @@ import numpy as np
 
 from autosync import jsonio
 from autosync.errors import InputError, OperationError
-from autosync.loops.checkpoints import Checkpoint, Checkpoints
+from autosync.loops.checkpoints import Checkpoint, Checkpoints, RunOrigin
 from autosync.loops.choosing import choose
 from autosync.loops.declarations import Records, SerialLoop, Tables
 from autosync.loops.dependences import LoopAnalysis, analyse
 from autosync.loops.load import loop_code
+from autosync.loops.outer_values import different_numbers, keeping_numbers, numbers_of
 from autosync.loops.peers import Peers, receive_value, send_value
 from autosync.loops.proof import ScheduleProof, prove
 from autosync.loops.rank_run import LoopSettings, RankRun, RankTimes
 from autosync.loops.rank_work import receive_work, send_work, works_of
 from autosync.loops.record_blocks import Blocks, split
 from autosync.loops.schedules import LoopSchedule, NoSchedule, ScheduleChoice
-from autosync.loops.shards import keep_records
+from autosync.loops.shards import hash_of_records, keep_records
 from autosync.loops.source import function_tree
 from autosync.loops.table_rows import plan_rows
 
@@ -61,11 +62,16 @@ class PreparedLoop:
     records: Records
     analysis: LoopAnalysis
 
+    def initial_tables(self, seed: int) -> Tables:
+        """Return new tables with their initial numbers."""
+        with keeping_numbers(self.loop, "the initial tables"), loop_code(self.loop, "the initial tables"):
+            return self.loop.initial_tables(seed)
+
     def loss_of(self, records: Records, tables: Tables) -> float:
         """Return the loss of tables. The loop must have one."""
         loop = self.loop
         assert loop.loss is not None, "the caller has checked that the loop has a loss"
-        with loop_code(loop, "the loss"):
+        with keeping_numbers(loop, "the loss"), loop_code(loop, "the loss"):
             return float(loop.loss(_read_only(records), **{name: _read_only(one) for name, one in tables.items()}))
 
 
@@ -130,13 +136,12 @@ def run_prepared(
     schedule = choose(prepared.analysis, records, peers.num_ranks, settings.choice)
     if isinstance(schedule, NoSchedule):
         raise no_schedule_error(loop, schedule, settings.choice)
-    with loop_code(loop, "the initial tables"):
-        results = loop.initial_tables(settings.seed)
-    digest, fields = digest_of(loop), prepared.analysis.body.written_fields
+    results, fields = prepared.initial_tables(settings.seed), prepared.analysis.body.written_fields
+    origin = RunOrigin(loop=digest_of(loop), records="" if checkpoints is None else hash_of_records(prepared.records))
     done = (
         Checkpoint()
         if checkpoints is None
-        else checkpoints.restore(digest, settings.num_epochs, fields, records, results)
+        else checkpoints.restore(origin, settings.num_epochs, fields, records, results)
     )
     every = 0 if checkpoints is None else checkpoints.every
     brings = [
@@ -153,7 +158,7 @@ def run_prepared(
             losses.append(loss)
         if checkpoints is not None and is_brought and (number % every == 0 or number == settings.num_epochs):
             made = Checkpoint(num_epochs=number, seconds=seconds, losses=tuple(losses))
-            checkpoints.save(digest, made, fields, records, results)
+            checkpoints.save(origin, made, fields, records, results)
         is_going_on = goes_on(EpochReport(number=number, seconds=seconds, loss=loss))
         if loss is not None and position + 1 < len(brings) and not run.tell(is_going_on=is_going_on):
             break
@@ -195,6 +200,7 @@ class _FirstRun:
         self._works = works_of(analysis, schedule, self.blocks, rows, records)
         told = {
             "source": digest_of(loop),
+            "numbers": numbers_of(loop.function),
             "settings": asdict(settings),
             "brings": list(brings),
             "has_loss": loop.loss is not None,
@@ -202,8 +208,9 @@ class _FirstRun:
         for rank in range(1, peers.num_ranks):
             send_value(peers, told, rank)
             send_work(peers, self._works[rank], results, rank, keeps_records=bool(settings.shards))
-        own = keep_records(peers, self._works[0].records, settings.shards)
-        self._works[0] = replace(self._works[0], records=own)
+        first = self._works[0]
+        own = keep_records(peers, first.records, settings.shards, are_changed=first.changes_records)
+        self._works[0] = replace(first, records=own)
         self._run = RankRun(peers, loop, self._works[0], results, settings, works=self._works)
         self.way = self._run.way
         # The clock starts when all functions are compiled.
@@ -245,8 +252,7 @@ class _FirstRun:
 def run_other(peers: Peers, loop: SerialLoop) -> None:
     """Run the program of a rank other than 0: all runs until rank 0 has no more."""
     while not (told := receive_value(peers, 0)).get("is_end"):
-        if told["source"] != digest_of(loop):
-            raise OperationError(f"{loop.file} of rank {peers.rank} is another one than that of rank 0")
+        _check_source(peers.rank, loop, told)
         tables: Tables = {name: np.zeros(table.shape, table.dtype) for name, table in loop.tables.items()}
         settings = settings_of(told["settings"])
         work = receive_work(peers, loop, tables, shards=settings.shards)
@@ -264,6 +270,17 @@ def run_other(peers: Peers, loop: SerialLoop) -> None:
         send_value(peers, asdict(run.times), 0)
 
 
+def _check_source(rank: int, loop: SerialLoop, told: Mapping[str, Any]) -> None:
+    """Raise OperationError unless this rank has the function and the numbers of rank 0."""
+    for name, own, other in different_numbers(numbers_of(loop.function), told["numbers"]):
+        raise OperationError(
+            f"{loop.file}: {name} is {own} on rank {rank}, and {other} on rank 0. A number that {loop.name}() uses is"
+            " the same on all ranks. It is set when the file is loaded: only rank 0 calls records()"
+        )
+    if told["source"] != digest_of(loop):
+        raise OperationError(f"{loop.file} of rank {rank} is another one than that of rank 0")
+
+
 def settings_of(told: Mapping[str, Any]) -> LoopSettings:
     """Return settings that were sent as plain values."""
     return LoopSettings(**{**told, "choice": ScheduleChoice(**told["choice"])})
@@ -272,15 +289,8 @@ def settings_of(told: Mapping[str, Any]) -> LoopSettings:
 def digest_of(loop: SerialLoop) -> str:
     """Return a hash of the function and of the file's numbers that it uses. It must be equal on all ranks."""
     function = loop.function
-    named = {name: repr(function.__globals__.get(name)) for name in sorted(function.__code__.co_names)}
-    cells = [repr(cell.cell_contents) for cell in function.__closure__ or ()]
     tables = {name: [list(table.shape), table.dtype, table.updates] for name, table in loop.tables.items()}
-    return jsonio.content_hash([ast.dump(function_tree(function)), _without_addresses(named), cells, tables])
-
-
-def _without_addresses(named: Mapping[str, str]) -> dict[str, str]:
-    """Drop modules, functions and other values whose text contains a memory address: it differs between processes."""
-    return {name: text for name, text in named.items() if not text.startswith("<")}
+    return jsonio.content_hash([ast.dump(function_tree(function)), numbers_of(function), tables])
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

@@ -80,7 +80,6 @@ class RankRun:
         own = {*work.servers.tables, *work.summed} if peers.num_ranks > 1 else set()
         self._tables = {name: np.zeros_like(one) if name in own else one for name, one in results.items()}
         body = read_body(loop.function, work.records.dtype, loop.tables)
-        self._has_written_fields = bool(body.written_fields)
         self._sums = TableSums(peers, loop, body.accesses, self._tables, results, work=work, works=works)
         self._router = RowRouter(peers, work.messages, self._tables)
         self._servers = TableServers(peers, loop, body.accesses, self._tables, results, work=work)
@@ -192,13 +191,13 @@ class RankRun:
         if self._peers.rank != 0:
             for rows in self._work.held_last():
                 send_numbers(self._peers, rows, self._tables, 0)
-            if self._has_written_fields:
+            if self._work.changes_records:
                 send_array(self._peers, self._work.records, 0)
         else:
             for rank in range(1, self._peers.num_ranks):
                 for rows in works[rank].held_last():
                     receive_numbers(self._peers, rows, self._loop, self._results, rank)
-                if self._has_written_fields:
+                if self._work.changes_records:
                     works[rank].records[:] = receive_array(self._peers, self._work.records.dtype, rank)
         if self._work.summed:
             self._sums.add_up()

@@ -38,7 +38,8 @@ class RankCell:
 class RankWork:
     """All work of a rank in one epoch. Each cell is cut into `num_pieces` pieces, and ranks merge after each piece.
 
-    `summed` are the commutative tables, of which each rank has a sum of its own.
+    `summed` are the commutative tables, of which each rank has a sum of its own. `changes_records` says that the loop
+    assigns fields of its records.
     """
 
     cells: tuple[RankCell, ...]
@@ -50,6 +51,7 @@ class RankWork:
     messages: tuple[RowMessage, ...] = ()
     servers: ServerPlan = field(default_factory=ServerPlan)
     summed: tuple[str, ...] = ()
+    changes_records: bool = False
 
     def held_first(self) -> list[TableRows]:
         """The rows that this rank has before the first epoch, except those that it only fetches."""
@@ -83,6 +85,7 @@ def works_of(
                 rotating=rows.rotating,
                 messages=() if routes is None else routes.of_rank(rank),
                 summed=summed,
+                changes_records=bool(analysis.body.written_fields),
             )
         )
     pieces = (piece for work in works for piece in pieces_of(work))
@@ -123,6 +126,7 @@ def send_work(peers: Peers, work: RankWork, tables: Tables, to: int, *, keeps_re
         "cuts": {name: list(cuts) for name, cuts in work.servers.cuts.items()},
         "staleness": work.servers.staleness,
         "summed": list(work.summed),
+        "changes_records": work.changes_records,
         "messages": [
             [one.number, one.source, one.target, one.sent_after, one.needed_by, one.crosses_epochs]
             for one in work.messages
@@ -142,7 +146,7 @@ def receive_work(peers: Peers, loop: SerialLoop, tables: Tables, *, shards: str)
     The records go into a file of the folder `shards` if it has a name.
     """
     told = receive_value(peers, 0)
-    records = receive_records(peers, shards)
+    records = receive_records(peers, shards, are_changed=told["changes_records"])
     fetched, staying, *rotating = [receive_rows(peers, 0) for _ in range(2 + told["num_rotating"])]
     messages = tuple(_message(fields, receive_rows(peers, 0)) for fields in told["messages"])
     work = RankWork(
@@ -160,6 +164,7 @@ def receive_work(peers: Peers, loop: SerialLoop, tables: Tables, *, shards: str)
             cuts={name: tuple(cuts) for name, cuts in told["cuts"].items()}, staleness=told["staleness"]
         ),
         summed=tuple(told["summed"]),
+        changes_records=told["changes_records"],
     )
     for rows in (work.fetched, *work.held_first()):
         receive_numbers(peers, rows, loop, tables, 0)

@@ -136,6 +136,23 @@ def test_a_checkpoint_of_another_loop_is_refused(loop: SerialLoop, tmp_path: Pat
         _resume(load_loop(str(file)), path)
 
 
+OTHER_RECORDS = {
+    "another value": ("return found\n", "found['x'][7] += 1.0\n    return found\n"),
+    "another order": ("return found\n", "return found[::-1]\n"),
+    "other rows": ("default_rng(3)", "default_rng(4)"),
+    "another type": ('("i", "i8")', '("i", "u8")'),
+}
+
+
+@pytest.mark.parametrize("how", OTHER_RECORDS)
+def test_a_checkpoint_of_other_records_is_refused(how: str, loop: SerialLoop, tmp_path: Path) -> None:
+    path, file = tmp_path / "state.npz", tmp_path / "kept.py"
+    _kept(loop, path)
+    file.write_text(file.read_text(encoding="utf-8").replace(*OTHER_RECORDS[how]), encoding="utf-8")
+    with pytest.raises(InputError, match="other records"):
+        _resume(load_loop(str(file)), path)
+
+
 def test_the_command_keeps_no_file_by_accident(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, path = tmp_path / "kept.py", tmp_path / "state.npz"
     file.write_text(_FILE.format(loss=_LOSS), encoding="utf-8")

@@ -2,17 +2,23 @@
 
 import errno
 import os
+import queue
+from collections import defaultdict
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
 from autosync.errors import OperationError
-from autosync.loops.declarations import SerialLoop
+from autosync.loops import rank_program, rank_work
+from autosync.loops.declarations import Records, SerialLoop
 from autosync.loops.load import load_loop
+from autosync.loops.peers import send_value
 from autosync.loops.rank_program import LoopResult
 from autosync.loops.rank_run import LoopSettings
-from autosync.loops.shards import shard_path
+from autosync.loops.shards import receive_records, send_records, shard_path
 from tests.helpers import loop_ranks
 from tests.helpers.loop_ranks import run_threads
 
@@ -76,15 +82,65 @@ def test_records_on_disk_give_the_same_result(line: str, tmp_path: Path) -> None
     assert sorted(path.name for path in Path(shards).iterdir()) == [f"records-{rank}-of-3.npy" for rank in range(3)]
 
 
-def test_a_later_run_finds_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("line", ["pass", "r.x = 0.5 * r.x"])
+def test_a_later_run_finds_its_records(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shards = str(tmp_path / "shards")
     sizes = _sent_records(monkeypatch)
-    _run(_loop(tmp_path), shards)
+    _run(_loop(tmp_path, line=line), shards)
     assert len(sizes) == 2
-    _run(_loop(tmp_path), shards)
+    kept = [shard_path(shards, rank, 3).read_bytes() for rank in range(3)]
+    _run(_loop(tmp_path, line=line), shards)
     assert len(sizes) == 2, "the records have travelled again"
-    _run(_loop(tmp_path, shift=1.0), shards)
+    assert kept == [shard_path(shards, rank, 3).read_bytes() for rank in range(3)]
+    _run(_loop(tmp_path, line=line, shift=1.0), shards)
     assert len(sizes) == 4, "other records have not travelled"
+
+
+@pytest.mark.parametrize(
+    ("room", "name", "num_ranks"), [(rank_program, "keep_records", 1), (rank_work, "receive_records", 2)]
+)
+def test_runs_that_share_a_folder_do_not_see_each_others_fields(
+    room: ModuleType, name: str, num_ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, shards = _loop(tmp_path, line="r.x = 0.5 * r.x"), str(tmp_path / "shards")
+    expected = _run(loop, "", num_ranks)
+    others: list[LoopResult] = []
+    mapped = getattr(room, name)
+
+    def mapping(*arguments: Any, **options: Any) -> Records:
+        """The records, which another run of the same loop maps and changes before this one begins."""
+        records: Records = mapped(*arguments, **options)
+        with monkeypatch.context() as patch:
+            patch.setattr(room, name, mapped)
+            others.append(_run(loop, shards, num_ranks))
+        return records
+
+    monkeypatch.setattr(room, name, mapping)
+    for found in (_run(loop, shards, num_ranks), *others):
+        assert np.array_equal(found.records["x"], expected.records["x"])
+        assert all(found.tables[key].tobytes() == table.tobytes() for key, table in expected.tables.items())
+    assert len(others) == 1
+
+
+def test_a_file_gets_its_name_when_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queues: defaultdict[Any, queue.Queue[Any]] = defaultdict(queue.Queue)
+    first, second = (loop_ranks.ThreadPeers(rank, 2, queues) for rank in range(2))
+    # Rank 1 has no records from an earlier run.
+    send_value(second, False, 0)
+    send_records(first, _loop(tmp_path).load_records(), 1, keeps=True)
+    shards = tmp_path / "shards"
+    post_receive = loop_ranks.ThreadPeers.post_receive
+
+    def losing(self: loop_ranks.ThreadPeers, array: np.ndarray, source: int, tag: int) -> loop_ranks.Arriving:
+        if tag == 4:
+            assert not shard_path(str(shards), 1, 2).exists()
+            raise OperationError("the link has ended")
+        return post_receive(self, array, source, tag)
+
+    monkeypatch.setattr(loop_ranks.ThreadPeers, "post_receive", losing)
+    with pytest.raises(OperationError, match="the link has ended"):
+        receive_records(second, str(shards), are_changed=False)
+    assert not list(shards.iterdir())
 
 
 @pytest.mark.parametrize(

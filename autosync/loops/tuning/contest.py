@@ -18,7 +18,6 @@ from typing import Any
 from autosync import units
 from autosync.errors import OperationError
 from autosync.loops.choosing import choose
-from autosync.loops.load import loop_code
 from autosync.loops.peers import Peers
 from autosync.loops.rank_program import EpochReport, LoopResult, PreparedLoop, run_prepared, settings_of
 from autosync.loops.rank_run import LoopSettings
@@ -105,9 +104,7 @@ class _Contest:
         self._orders = orders
         self._say = say
         self._begun = time.monotonic()
-        loop = prepared.loop
-        with loop_code(loop, "the initial tables"):
-            tables = loop.initial_tables(orders.settings.seed)
+        tables = prepared.initial_tables(orders.settings.seed)
         self._initial_loss = prepared.loss_of(prepared.records, tables)
 
     def run(self) -> ContestResult:
