@@ -254,6 +254,11 @@ def close_storage(storage: BaseStorage) -> None:
         storage.engine.dispose()
 
 
+def said_by_database(error: BaseException) -> str:
+    """Return what a database said: its useful words are in the cause of Optuna's error."""
+    return str(error.__cause__ or error).partition("\n")[0]
+
+
 def without_password(url: str) -> str:
     """Return a storage's URL without its password, for files.
 

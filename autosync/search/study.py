@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autosync import jsonio
 from autosync.datasets.schema import RECORD_ATTRIBUTE, WITHDRAWN_ATTRIBUTE, Record, record_from_plain, record_to_plain
-from autosync.datasets.storage import close_storage, open_journal, open_storage
+from autosync.datasets.storage import close_storage, open_journal, open_storage, said_by_database
 from autosync.documents import without_file
 from autosync.errors import InputError, OperationError
 from autosync.search.candidates import Candidate
@@ -81,9 +81,7 @@ class Study:
                 storage=self._storage, study_name=self.name, direction="minimize", load_if_exists=True
             )
         except optuna.exceptions.OptunaError as error:
-            # An error of a database has its useful words in the cause.
-            reason = str(error.__cause__ or error).partition("\n")[0]
-            raise OperationError(f"the study {self.name} cannot be opened in its storage: {reason}") from error
+            raise OperationError(f"the study {self.name} cannot be opened in its storage: {said_by_database(error)}") from error
         self._id = self._storage.get_study_id_from_name(self.name)
         self._check_trials()
         self._records: dict[int, Record] = {}
@@ -95,9 +93,7 @@ class Study:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self.close()
         if isinstance(error, optuna.exceptions.StorageInternalError | sqlalchemy.exc.SQLAlchemyError):
-            # An error of a database has its useful words in the cause.
-            reason = str(error.__cause__ or error).partition("\n")[0]
-            raise OperationError(f"the storage {self.settings.storage} failed: {reason}") from error
+            raise OperationError(f"the storage {self.settings.storage} failed: {said_by_database(error)}") from error
 
     def close(self) -> None:
         """Close the storage and let others open the folder."""
