@@ -11,7 +11,10 @@ from autosync.doctor.evidence import ReadyGradient, WatchedMessage, WatchedPass,
 
 @dataclass(slots=True)
 class _OpenPass:
-    """A pass that has begun. Times that are not known yet are None."""
+    """A pass that has begun. Times that are not known yet are None.
+
+    Several forward passes before one backward pass are one pass. What lies between them is taken to come before it.
+    """
 
     begin: float
     buffer_seconds: float = 0.0
@@ -23,6 +26,17 @@ class _OpenPass:
     ready: list[float] = field(default_factory=list)
     done: dict[int, float] = field(default_factory=dict)
     gradients: dict[str, ReadyGradient] = field(default_factory=dict)
+
+    @property
+    def waits_for_backward(self) -> bool:
+        """Whether its forward pass has ended, and no gradient has come."""
+        return self.forward_end is not None and not self.gradients and self.backward_end is None
+
+    def forward_goes_on(self, now: float) -> None:
+        """Another forward pass begins before the backward pass."""
+        assert self.forward_end is not None, "the one before has ended"
+        self.begin += now - self.forward_end
+        self.forward_end = None
 
     def closed(self, *, keeps_gradients: bool) -> WatchedPass | None:
         """Return the finished pass; None if it had no backward pass."""
@@ -55,7 +69,12 @@ class StepNotes:
         self._passes: list[_OpenPass] = []
         self._begin = clock()
         self._update_begin: float | None = None
+        self._update_end: float | None = None
+        # The time from the end of the last step until it was known to be the end.
+        self._delay = 0.0
         self._loader_seconds = 0.0
+        # The part of it that came before the end of the last update.
+        self._loader_before = 0.0
         self.keeps_gradients = False
         self.steps: list[WatchedStep] = []
 
@@ -64,12 +83,21 @@ class StepNotes:
         """The time of buffer broadcasts in the present pass so far."""
         return self._passes[-1].buffer_seconds if self._passes else 0.0
 
+    @property
+    def has_update(self) -> bool:
+        """Whether an update of the present step has ended."""
+        return self._update_end is not None
+
     def pass_begins(self) -> None:
-        """Note that a forward pass that wants gradients begins."""
-        self._passes.append(_OpenPass(begin=self._clock()))
+        """Note that a forward pass begins. One without gradients, as a teacher's, belongs to the next backward pass."""
+        now = self._clock()
+        if self._passes and self._passes[-1].waits_for_backward:
+            self._passes[-1].forward_goes_on(now)
+        else:
+            self._passes.append(_OpenPass(begin=now))
 
     def buffers_took(self, seconds: float) -> None:
-        """Note the time of a broadcast of buffers. Broadcasts in evaluation belong to no pass and do not count."""
+        """Note the time of a broadcast of buffers."""
         if self._passes and self._passes[-1].forward_end is None:
             self._passes[-1].buffer_seconds += seconds
 
@@ -119,19 +147,28 @@ class StepNotes:
         self._passes[-1].end = self._clock()
 
     def update_begins(self) -> None:
-        """Note the start of the optimizer's step. With a closure, passes follow within it."""
-        self._update_begin = self._clock()
+        """Note the start of an optimizer's step, the first of this step. With a closure, passes follow within it."""
+        if self._update_begin is None:
+            self._update_begin = self._clock()
+
+    def update_ends(self) -> None:
+        """Note the end of an optimizer's step. Another optimizer may follow."""
+        self._update_end = self._clock()
+        self._loader_before = self._loader_seconds
 
     def step_ends(self) -> bool:
-        """Note the end of the optimizer's step. Return whether it was a step of training, with a backward pass."""
-        end = self._clock()
+        """Note that the last update has ended the step. Return whether it was one of training, with a backward pass."""
+        end = self._update_end
+        if end is None or self._update_begin is None:
+            return False
         passes = []
         for number, one in enumerate(self._passes):
             closed = one.closed(keeps_gradients=self.keeps_gradients)
             following = self._passes[number + 1].begin if number + 1 < len(self._passes) else end
             if closed is not None and closed.end <= following:
                 passes.append(closed)
-        if not passes or self._update_begin is None:
+        if not passes:
+            self._update_begin = self._update_end = None
             return False
         update_begin = max(self._update_begin, passes[-1].end)
         step = WatchedStep(
@@ -139,14 +176,17 @@ class StepNotes:
             passes=tuple(passes),
             update_begin=update_begin,
             end=end,
-            loader_seconds=min(self._loader_seconds, end - self._begin),
+            loader_seconds=min(self._loader_before, end - self._begin),
         )
         self.steps.append(step)
+        self._delay = self._clock() - end
         return True
 
     def step_begins(self) -> None:
         """Note the start of the next step, so that the doctor's own work after the last one does not count."""
         self._passes.clear()
-        self._update_begin = None
-        self._loader_seconds = 0.0
-        self._begin = self._clock()
+        self._loader_seconds = self._loader_seconds - self._loader_before if self.has_update else 0.0
+        self._loader_before = 0.0
+        self._update_begin = self._update_end = None
+        self._begin = self._clock() - self._delay
+        self._delay = 0.0

@@ -92,6 +92,8 @@ class RankDoctor:
 
     def script_ended(self, watch: Watch) -> bool:
         """Print the evidence of a script that ended before all its steps were seen; return whether it is enough."""
+        # No forward pass has followed the last step.
+        watch.notes.step_ends()
         if len(watch.notes.steps) < WARMUP_STEPS + LEAST_STEPS:
             return False
         # The script has ended its process group by now, so no message can be timed.

@@ -30,7 +30,11 @@ WARMUP_STEPS = 3
 
 
 class Watch:
-    """Watches the model that the script wraps in DDP, and calls `stepped` at the end of each optimizer step."""
+    """Watches the model that the script wraps in DDP, and calls `stepped` at the end of each step.
+
+    A step ends with the update of its last optimizer. A forward pass without gradients belongs to the next backward
+    pass.
+    """
 
     def __init__(self, stepped: Callable[[Watch], None], *, clock: Callable[[], float] = time.perf_counter) -> None:
         self.notes = StepNotes(clock)
@@ -42,8 +46,12 @@ class Watch:
         self._parameters: set[int] = set()
         self._trained: set[str] = set()
         self._num_factor_rows: dict[str, int] = {}
+        self._is_in_forward = False
         self._optimizer_depth = 0
         self._num_updates = 0
+        # The updates since the last forward pass, and the most that were seen between two of them.
+        self._num_since_forward = 0
+        self._most_updates = 0
         self._num_workers: int | None = None
 
     @property
@@ -84,15 +92,27 @@ class Watch:
     def _forward(self, stock: Method) -> Method:
         @functools.wraps(stock)
         def forward(ddp: Any, *inputs: Any, **options: Any) -> Any:
-            if not torch.is_grad_enabled():
+            if torch.is_grad_enabled():
+                self._take(ddp)
+            elif self._ddp is None or self._is_in_forward:
                 return stock(ddp, *inputs, **options)
-            self._take(ddp)
-            self.notes.pass_begins()
-            output = stock(ddp, *inputs, **options)
+            self._forward_begins()
+            self._is_in_forward = True
+            try:
+                output = stock(ddp, *inputs, **options)
+            finally:
+                self._is_in_forward = False
             self.notes.forward_ends()
             return output
 
         return forward
+
+    def _forward_begins(self) -> None:
+        self._most_updates = max(self._most_updates, self._num_since_forward)
+        self._num_since_forward = 0
+        if self.notes.has_update:
+            self._end_step()
+        self.notes.pass_begins()
 
     def _backward(self, stock: Method) -> Method:
         @functools.wraps(stock)
@@ -225,16 +245,28 @@ class Watch:
         if self._trains(optimizer):
             self._optimizer_depth = max(self._optimizer_depth - 1, 0)
             self._num_updates += 1
-            if self._optimizer_depth == 0 and self.notes.step_ends():
-                self._stepped(self)
-                self.notes.step_begins()
+            if self._optimizer_depth == 0:
+                self.notes.update_ends()
+                self._num_since_forward += 1
+                # Until the number of optimizers is known, the next forward pass ends the step.
+                if self._num_since_forward >= self._most_updates > 0:
+                    self._end_step()
+
+    def _end_step(self) -> None:
+        """Take the step as ended with its last update."""
+        if self.notes.step_ends():
+            self._stepped(self)
+            self.notes.step_begins()
+        if self._optimizer_depth:
+            # A closure's forward pass has ended the step before.
+            self.notes.update_begins()
 
     def _scaled_step(self, stock: Method) -> Method:
         @functools.wraps(stock)
         def step(scaler: Any, optimizer: torch.optim.Optimizer, *arguments: Any, **options: Any) -> Any:
             before = self._num_updates
             result = stock(scaler, optimizer, *arguments, **options)
-            if self._num_updates == before and self._trains(optimizer):
+            if self._num_updates == before and self._trains(optimizer) and not self.notes.has_update:
                 # After an overflow, the scaler skips the update: these passes belong to no step.
                 self.notes.step_begins()
             return result

@@ -79,8 +79,8 @@ class Door:
     @property
     def _wrap(self) -> Method:
         def wrap(ddp: Any, *_: object, **__: object) -> None:
-            close_orphans()
             model = bare_of(ddp.module)
+            close_orphans(model)
             # Another rank whose model fits would wait for this one at its first forward pass.
             with refusing_before_start(ddp.process_group):
                 bundle = bundle_of(model, self._bundles)

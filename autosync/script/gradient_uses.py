@@ -50,10 +50,22 @@ class WatchedGradient(torch.Tensor):
         return result
 
 
-def _plain(gradient: torch.Tensor) -> torch.Tensor:
-    """Return a gradient without the class that notes its uses."""
+def unwatched(gradient: torch.Tensor) -> torch.Tensor:
+    """Return an ordinary tensor with a gradient's memory, which notes no uses."""
     with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - the documented way to define such classes
-        return gradient.detach().coalesce().values() if gradient.is_sparse else gradient.as_subclass(torch.Tensor)
+        return gradient.as_subclass(torch.Tensor)
+
+
+def _plain(gradient: torch.Tensor) -> torch.Tensor:
+    """Return a gradient's values without the class that notes its uses."""
+    return gradient.detach().coalesce().values() if gradient.is_sparse else unwatched(gradient)
+
+
+def _has_other_memory(watched: torch.Tensor, gradient: torch.Tensor) -> bool:
+    if watched is gradient:
+        return False
+    now = unwatched(watched)
+    return now.dtype != gradient.dtype or not now.is_set_to(gradient)
 
 
 def _flat(values: Any) -> Iterator[Any]:
@@ -116,6 +128,10 @@ class GradientUses:
                 self._zeroed.add(key)
             if parameter.grad is watched:
                 parameter.grad = gradient
+                if _has_other_memory(watched, gradient):
+                    # The script has put another tensor into it: `p.grad.data = …`.
+                    gradient.data = unwatched(watched)
+                    self.reads.add("replaced")
             elif parameter.grad is None:
                 self._dropped.add(key)
             else:

@@ -16,9 +16,10 @@ import torch
 from torch.nn.parallel.distributed import _find_tensors
 
 from autosync.errors import OperationError
+from autosync.script.factor_proof import FactorProof
 from autosync.script.gradient_uses import GradientUses
 from autosync.script.script_facts import WARMUP_STEPS, ScriptFacts
-from autosync.script.step_order import StepOrder
+from autosync.script.step_order import ADDS, PASSES, StepOrder
 from autosync.specs.profile.assemble import ProfiledStep, ProfileRecords, assemble
 from autosync.specs.profile.clock import clock_of
 from autosync.specs.profile.measured_training import device_name
@@ -26,6 +27,7 @@ from autosync.specs.profile.optimizer import optimizer_notes, optimizer_spec
 from autosync.specs.profile.profiled_steps import known_rows, profiled_step
 from autosync.specs.profile.recorder import Microstep, MicrostepRecorder, structure_of
 
+_ELSE = "tune a task: autosync tune model.py"
 _CLOSURE = "it gives a closure, or another argument, to the step of an optimizer that is none of torch's"
 
 
@@ -45,9 +47,10 @@ class Observation:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
-        self._trained = [one for one in model.parameters() if one.requires_grad]
+        self._trained = _trained_of(model)
         self._clock = clock_of(self._trained[0].device)
         self._recorder = MicrostepRecorder(structure=structure_of(model), clock=self._clock, asks_sequence=True)
+        self._factors = FactorProof(self._recorder.structure)
         self.uses = GradientUses(self._trained)
         self._order = StepOrder(self.uses)
         self._hooks = contextlib.ExitStack()
@@ -75,6 +78,7 @@ class Observation:
             hook: Any = parameter.register_post_accumulate_grad_hook
             self._hooks.callback(hook(self._gradient_is_ready).remove)
         self._hooks.enter_context(self._recorder.attached())
+        self._hooks.enter_context(self._factors.attached())
 
     def end(self) -> None:
         """Take all hooks away."""
@@ -150,6 +154,8 @@ class Observation:
             if self._microsteps:
                 self._steps.append(profiled_step(self._microsteps, self._update_seconds, known_rows))
             self._recorder.asks_sequence = False
+            # A check takes time, and later steps are measured.
+            self._factors.checks_products = self.num_steps < 1 + WARMUP_STEPS
         self._microsteps, self._update_seconds = [], 0.0
 
     @property
@@ -178,15 +184,30 @@ class Observation:
 
     # The result.
 
-    def facts(self, name: str, optimizers: Sequence[torch.optim.Optimizer]) -> ScriptFacts:
-        """Return what was seen of the script, which has this name."""
+    def _refuse_unobserved(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Refuse a script whose steps do not show its model."""
         if not optimizers:
             raise OperationError("no optimizer holds parameters of the model that the script wraps")
         if self._has_several_nested:
             raise OperationError(
                 "the script runs several backward passes inside a forward pass of its DistributedDataParallel, as "
-                "manual optimization under Lightning may: it cannot be observed (tune a task: autosync tune model.py)"
+                f"manual optimization under Lightning may: it cannot be observed ({_ELSE})"
             )
+        if set(map(id, _trained_of(self._model))) != set(map(id, self._trained)):
+            raise OperationError(
+                "the script has frozen or thawed parameters in the steps that were observed: which of them a strategy "
+                f"has to synchronise is not known (set requires_grad before the first step, or {_ELSE})"
+            )
+        if self.num_steps <= 1 + WARMUP_STEPS:
+            raise OperationError(
+                "no backward pass brought gradients to the parameters of the model that the script wraps in "
+                "most of the observed steps: torch.autograd.grad brings none, and DistributedDataParallel does not "
+                f"synchronise what it returns (call backward() on the loss, or {_ELSE})"
+            )
+
+    def facts(self, name: str, optimizers: Sequence[torch.optim.Optimizer]) -> ScriptFacts:
+        """Return what was seen of the script, which has this name."""
+        self._refuse_unobserved(optimizers)
         reasons = [*self._reasons, *self.uses.reasons(), *self._order.reasons(optimizers)]
         if len({type(one) for one in optimizers}) > 1:
             reasons.append("its optimizers are of different classes")
@@ -218,7 +239,12 @@ class Observation:
             clip_norm=self.uses.clip_norm,
             loss_scaling=self.uses.scales,
         )
-        return ScriptFacts(model=assemble(facts, records), reasons=tuple(reasons))
+        adds = len(set(counts)) > 1 or not {ADDS, PASSES}.isdisjoint(reasons)
+        return ScriptFacts(model=self._factors.applied(assemble(facts, records), adds=adds), reasons=tuple(reasons))
+
+
+def _trained_of(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    return [one for one in model.parameters() if one.requires_grad]
 
 
 def _tensors_in(value: Any) -> Sequence[torch.Tensor]:

@@ -228,10 +228,16 @@ class QuietLogger:
         )
 
 
-def close_orphans() -> None:
-    """Close each stand-in whose `DistributedDataParallel` the script has dropped."""
-    for reducer in list(_OWNERS.values()):
-        if reducer.is_orphaned:
+def close_orphans(wrapped: torch.nn.Module | None = None) -> None:
+    """Close each stand-in whose `DistributedDataParallel` the script has dropped.
+
+    Also close that of another model with parameters of the model that is `wrapped` now: the script trains them in that
+    one from now on, for example an encoder in a classifier.
+    """
+    taken = set() if wrapped is None else {id(one) for one in wrapped.parameters()}
+    for model, reducer in list(_OWNERS.items()):
+        is_taken = model is not wrapped and any(id(one) in taken for one in model.parameters())
+        if reducer.is_orphaned or is_taken:
             reducer.close()
 
 

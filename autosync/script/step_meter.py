@@ -10,6 +10,11 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
+
+Disturbance = Literal["evaluation", "bare_forward", "model_state", "optimizer_state"]
+"""What a script does besides training: a forward pass in evaluation mode, one without gradients, and reading the
+state_dict of the model or of an optimizer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,13 +22,13 @@ class StepTime:
     """One step of a script.
 
     `gap_seconds` is the part of `seconds` that follows the optimizer's step: the next batch is loaded in it, and at
-    times an evaluation runs or a checkpoint is written. `is_disturbed`: the script ran a forward pass without gradients
-    or read a state_dict within the step. In `wait_seconds` it waited for batches of DataLoaders.
+    times an evaluation runs or a checkpoint is written. `disturbances` are the kinds of what the script did within the
+    step besides training. In `wait_seconds` it waited for batches of DataLoaders.
     """
 
     seconds: float
     gap_seconds: float
-    is_disturbed: bool
+    disturbances: frozenset[Disturbance] = frozenset()
     wait_seconds: float = 0.0
 
 
@@ -31,11 +36,13 @@ class StepMeter:
     """Tells where steps begin, and measures them."""
 
     def __init__(self, *, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.steps: list[StepTime] = []
+        self.num_steps = 0
+        """The number of steps measured."""
+        self._steps: list[StepTime] = []
         self._clock = clock
         self._began: float | None = None
         self._updated: float | None = None
-        self._is_disturbed = False
+        self._disturbances: set[Disturbance] = set()
         self._is_skipped = False
         self._wait_seconds = 0.0
 
@@ -43,6 +50,11 @@ class StepMeter:
     def has_no_update(self) -> bool:
         """Whether what was taken for a step has ended without any update, because a scaler of gradients skipped it."""
         return self._is_skipped and self._updated is None
+
+    def take(self) -> list[StepTime]:
+        """Return the steps since the last call. They are not kept: a training may have millions of them."""
+        steps, self._steps = self._steps, []
+        return steps
 
     def ends_a_step(self) -> bool:
         """A forward pass that wants gradients begins: return whether it is the first of a step.
@@ -54,11 +66,12 @@ class StepMeter:
         if self._updated is None:
             return False
         now = self._clock()
-        self.steps.append(
+        self.num_steps += 1
+        self._steps.append(
             StepTime(
                 seconds=now - self._began,
                 gap_seconds=now - self._updated,
-                is_disturbed=self._is_disturbed,
+                disturbances=frozenset(self._disturbances),
                 wait_seconds=self._wait_seconds,
             )
         )
@@ -67,7 +80,8 @@ class StepMeter:
     def step_begins(self) -> None:
         """The first forward pass of a step begins now; what came since the last step is part of neither."""
         self._updated = None
-        self._is_disturbed = self._is_skipped = False
+        self._is_skipped = False
+        self._disturbances.clear()
         self._wait_seconds = 0.0
         self._began = self._clock()
 
@@ -88,6 +102,6 @@ class StepMeter:
         finally:
             self._wait_seconds += self._clock() - began
 
-    def disturb(self) -> None:
+    def disturb(self, kind: Disturbance) -> None:
         """The script does something within the step that is not training."""
-        self._is_disturbed = True
+        self._disturbances.add(kind)

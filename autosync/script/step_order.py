@@ -13,8 +13,8 @@ import torch
 
 from autosync.script.gradient_uses import GradientUses
 
-_ADDS = "its backward pass adds to gradients of the step before"
-_PASSES = "it runs another backward pass between a synchronised one and the update"
+ADDS = "its backward pass adds to gradients of the step before"
+PASSES = "it runs another backward pass between a synchronised one and the update"
 _UPDATES = "it updates twice with the same gradients"
 _TURNS = "its optimizers do not all step once in each step"
 
@@ -49,9 +49,9 @@ class StepOrder:
     def gradients_come(self) -> None:
         """The backward pass brings a gradient of this model, its first one."""
         if self._are_there and not self._has_passes:
-            self._found[_ADDS] = None
+            self._found[ADDS] = None
         if self._is_synchronised and (self._are_there or self._stepped):
-            self._found[_PASSES] = None
+            self._found[PASSES] = None
         self._has_passes = True
         self._is_synchronised |= self._forward_syncs
         self._forward_syncs = self._are_there = False

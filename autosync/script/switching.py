@@ -17,6 +17,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from autosync.errors import OperationError
+from autosync.runtime.parallelize import bare_of
 from autosync.script.bundles import refuse_shares, refuse_state_kept_apart
 from autosync.script.optimizers import Optimizers
 from autosync.script.stand_in import BundleReducer, PlainOutputs, QuietLogger, close_orphans
@@ -34,6 +35,10 @@ class Switch:
         self._optimizers = optimizers
         self._renew = renew
         self._stock = _parts(ddp)
+        self._reduced = {name: one for name, one in bare_of(ddp.module).named_parameters() if one.requires_grad}
+        self._frozen: dict[str, torch.nn.Parameter] = {}
+        # Whether torch's Reducer knows a static graph, if it is to know one.
+        self._has_begun = True
         self.bundle: Bundle | None = None
         """The bundle that trains now; None: stock DDP."""
 
@@ -56,6 +61,7 @@ class Switch:
             return
         refuse_shares(bundle)
         refuse_state_kept_apart(bundle)
+        self._has_begun = not ddp.static_graph or ddp._static_graph_delay_allreduce_enqueued  # noqa: SLF001 - DDP has it there
         ddp.reducer, ddp.logger = BundleReducer(ddp, bundle, self._optimizers), QuietLogger()
         try:
             ddp.reducer.begin()
@@ -63,6 +69,12 @@ class Switch:
             self._back_to_stock(ddp)
             raise
         self.bundle = bundle
+        names = {one.name for one in bundle.model.untrained if one.reason == "frozen"}
+        self._frozen = {name: one for name, one in self._reduced.items() if name in names}
+
+    def thawed(self) -> str | None:
+        """Return a parameter that is trained now, and that torch's Reducer synchronises and the bundle does not."""
+        return next((name for name, one in self._frozen.items() if one.requires_grad), None)
 
     def leave(self) -> None:
         """End a session that trains the model: the script wraps it anew."""
@@ -74,6 +86,7 @@ class Switch:
 
     def _back_to_stock(self, ddp: Any) -> None:
         self.bundle = None
+        self._frozen = {}
         if not isinstance(ddp.reducer, BundleReducer):
             return
         try:
@@ -81,11 +94,27 @@ class Switch:
         finally:
             ddp.reducer.close()
             ddp.reducer, ddp.logger = self._stock
-        if ddp.find_unused_parameters and not ddp.static_graph:
             # The Reducer has noted the parameters that were used meanwhile, and would think that this step used them.
-            ddp.reducer._remove_autograd_hooks()  # noqa: SLF001 - DDP does so
+            # With a static graph, it notes them until it has synchronised a step.
+            if not self._has_begun or (ddp.find_unused_parameters and not ddp.static_graph):
+                self._put_another_reducer(ddp)
+
+    def _put_another_reducer(self, ddp: Any) -> None:
+        ddp.reducer._remove_autograd_hooks()  # noqa: SLF001 - DDP does so
+        # A Reducer takes no frozen parameters. They may be thawed again.
+        frozen = [one for one in self._reduced.values() if not one.requires_grad]
+        for one in frozen:
+            one.requires_grad = True
+        try:
             self._renew(ddp)
-            self._stock = _parts(ddp)
+        finally:
+            for one in frozen:
+                one.requires_grad = False
+        if ddp.static_graph:
+            ddp.reducer._set_static_graph()  # noqa: SLF001 - as DDP does where it makes another Reducer
+            ddp.logger._set_static_graph()  # noqa: SLF001 - the same
+            ddp._static_graph_delay_allreduce_enqueued = False  # noqa: SLF001 - the same
+        self._stock = _parts(ddp)
 
     def _ddp_in_use(self) -> Any:
         ddp = self._ddp()

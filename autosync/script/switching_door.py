@@ -127,6 +127,9 @@ class SwitchingDoor(Door):
             if self._switch is not None:
                 if self._model() is not model:
                     # A copy, whose weights are averages for example, or a second model. Stock DDP has it.
+                    if self._switch.ddp is None or any(id(one) in self._parameters for one in model.parameters()):
+                        # It trains parameters of the first one, as a classifier trains its encoder's.
+                        self._switch.leave()
                     stock(ddp, *arguments, **options)
                     return
                 # A script may wrap its model anew for another phase.
@@ -138,7 +141,7 @@ class SwitchingDoor(Door):
             self._switch = Switch(ddp, self._optimizers, renew=lambda ddp: stock(ddp, *arguments, **options))
             self._parameters = {id(one) for one in model.parameters()}
             self._model = weakref.ref(model)
-            model.register_state_dict_pre_hook(Hook(lambda *_: self.meter.disturb()))  # type: ignore[no-untyped-call]
+            model.register_state_dict_pre_hook(Hook(lambda *_: self.meter.disturb("model_state")))  # type: ignore[no-untyped-call]
             self._num_wrapped += 1
 
         return wrap
@@ -155,7 +158,7 @@ class SwitchingDoor(Door):
     def _before_forward(self, stock: Method) -> Method:
         def pre_forward(ddp: Any, *inputs: Any, **options: Any) -> Any:
             if not torch.is_grad_enabled():
-                self.meter.disturb()
+                self.meter.disturb("bare_forward")
             if torch.is_grad_enabled() and ddp is not self.switch.ddp and not self.is_tuned:
                 self._refuse_other(bare_of(ddp.module))
             if not torch.is_grad_enabled() or ddp is not self.switch.ddp:
@@ -166,7 +169,7 @@ class SwitchingDoor(Door):
                 self._begin_step(ddp)
             if ddp.module.training != self._is_in_training:
                 # Some of the passes belong to an evaluation.
-                self.meter.disturb()
+                self.meter.disturb("evaluation")
             if isinstance(ddp.reducer, BundleReducer):
                 ddp.reducer.begin()
             result = stock(ddp, *inputs, **options)
@@ -182,6 +185,11 @@ class SwitchingDoor(Door):
         self._listener.step_begins(self)
         if self.switch.bundle is not self._wanted:
             self._put_anew()
+        if thawed := self.switch.thawed():
+            self.train_by(None)
+            self.refusal = OperationError(
+                f"the script has thawed {thawed}, which the strategy does not synchronise because it was frozen"
+            )
         self.meter.step_begins()
         self._is_in_training = ddp.module.training
 
@@ -243,7 +251,7 @@ class SwitchingDoor(Door):
 
         def init(optimizer: torch.optim.Optimizer, *arguments: Any, **options: Any) -> None:
             noting(optimizer, *arguments, **options)
-            optimizer.register_state_dict_pre_hook(Hook(lambda *_: self.meter.disturb()))
+            optimizer.register_state_dict_pre_hook(Hook(lambda *_: self.meter.disturb("optimizer_state")))
 
         return init
 

@@ -1,41 +1,64 @@
 """Which of a script's steps count: those in which it did nothing but train.
 
-A rank notes where the script ran a forward pass without gradients or read a state_dict. Everything else that is not
-training shows in the time between an optimizer's step and the next forward pass, which is then far longer than usual.
-A step counts if it does on every rank, because all ranks wait for the slowest.
+A rank notes where the script ran a forward pass without gradients or read a state_dict. What it does in most steps, as
+one that averages weights does, belongs to its training. Everything else that is not training shows in the time between
+an optimizer's step and the next forward pass, which is then far longer than usual. A step counts if it does on every
+rank, because all ranks wait for the slowest. What is usual is known from the latest steps.
 """
 
 from __future__ import annotations
 
 import statistics
+from collections import deque
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 FAR_FACTOR = 5.0
 FAR_SHARE = 0.3
 """The time between two steps is out of line if it exceeds this many times the usual time, and the usual time by this
 share of a step."""
+NUM_USUAL = 256
+"""The usual times are those of so many steps."""
+NUM_RECENT = 32
+"""The script does in most steps what it did in more than half of this many, or of all if they are fewer."""
+
+
+class _RankFilter:
+    """What is usual on one rank."""
+
+    def __init__(self) -> None:
+        self._gaps: deque[float] = deque(maxlen=NUM_USUAL)
+        self._disturbances: deque[AbstractSet[str]] = deque(maxlen=NUM_RECENT)
+
+    def count(self, answer: Mapping[str, Any], usual_step: float) -> list[bool]:
+        """Return for each step of a run whether it counts on this rank."""
+        self._gaps.extend(answer["gap_seconds"])
+        found = [frozenset(kinds) for kinds in answer["disturbances"]]
+        self._disturbances.extend(found)
+        usual = statistics.median(self._gaps)
+        limit = max(FAR_FACTOR * usual, usual + FAR_SHARE * usual_step)
+        usual_kinds = self._usual_kinds()
+        return [kinds <= usual_kinds and gap <= limit for gap, kinds in zip(answer["gap_seconds"], found, strict=True)]
+
+    def _usual_kinds(self) -> AbstractSet[str]:
+        recent = self._disturbances
+        known: frozenset[str] = frozenset().union(*recent)
+        return {kind for kind in known if 2 * sum(kind in kinds for kinds in recent) > len(recent)}
 
 
 class StepFilter:
-    """Decides about one step after the other, from the usual times so far."""
+    """Decides about one step after the other, from what was usual so far."""
 
     def __init__(self) -> None:
-        self._gaps: dict[int, list[float]] = {}
-        self._seconds: list[float] = []
+        self._ranks: dict[int, _RankFilter] = {}
+        self._seconds: deque[float] = deque(maxlen=NUM_USUAL)
 
     def count(self, answers: Sequence[Mapping[str, Any]]) -> list[bool]:
         """Return for each step of a run whether it counts. `answers` are those of the workers, in order."""
-        num_steps = len(answers[0]["step_seconds"])
-        self._seconds += [max(one["step_seconds"][step] for one in answers) for step in range(num_steps)]
+        self._seconds.extend(map(max, zip(*(one["step_seconds"] for one in answers), strict=True)))
         usual_step = statistics.median(self._seconds)
-        counts = [True] * num_steps
-        for rank, answer in enumerate(answers):
-            gaps = self._gaps.setdefault(rank, [])
-            gaps += answer["gap_seconds"]
-            usual = statistics.median(gaps)
-            limit = max(FAR_FACTOR * usual, usual + FAR_SHARE * usual_step)
-            seen = zip(answer["gap_seconds"], answer["are_disturbed"], strict=True)
-            for step, (gap, is_disturbed) in enumerate(seen):
-                counts[step] = counts[step] and not is_disturbed and gap <= limit
-        return counts
+        by_rank = [
+            self._ranks.setdefault(rank, _RankFilter()).count(answer, usual_step) for rank, answer in enumerate(answers)
+        ]
+        return list(map(all, zip(*by_rank, strict=True)))

@@ -19,6 +19,7 @@ from autosync.launchers.node_check import require_fit_nodes
 from autosync.launchers.request import Launcher, Process, TrainingScript
 from autosync.launchers.script_run import plan_script
 from autosync.script.script_facts import OBSERVED_STEPS, ScriptFacts
+from autosync.search.progress import ProgressListener
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import dump_cluster
 from autosync.specs.launchers import LAUNCHERS
@@ -30,8 +31,8 @@ from autosync.trials.ranks import Answer, Ranks, plan_launch
 PROGRAM = "autosync.script_tuning.rank"
 PATIENCE_SECONDS = 1800.0
 """The time that a run of steps may take. A script may evaluate within it; that of torch's own groups is the same."""
-PARTING_SECONDS = 15.0
-"""The time that ranks have to end after they were asked to stop."""
+PARTING_SECONDS = 600.0
+"""The time that ranks have to end after they were asked to stop. The script may save a checkpoint in it."""
 LEAVE_SECONDS = 1.0
 POLL_SECONDS = 0.05
 
@@ -51,6 +52,8 @@ class ScriptRanks:
         self._held = launcher.hold(cluster)
         self._is_elsewhere = launcher.control == RELAYED
         self._ranks: Ranks | None = None
+        self.have_failed = False
+        """Whether the script cannot go on."""
 
     def __enter__(self) -> Self:
         self._held.__enter__()
@@ -95,6 +98,7 @@ class ScriptRanks:
         except TrialFailed as failure:
             if failure.kind == "refused":
                 raise
+            self.have_failed = True
             raise OperationError(f"{failure.message} (what ranks wrote: {self._folder})") from failure
 
     def observe(self) -> tuple[ScriptFacts, Sequence[Answer]]:
@@ -111,12 +115,21 @@ class ScriptRanks:
         """Have all ranks make plans for this model, and for the cluster as it is known now."""
         self.ask("fit", {"model": dump_model(model), "cluster": dump_cluster(cluster)})
 
-    def end(self) -> None:
-        """Have the script end where its next step begins, and wait until all ranks have ended."""
+    def end(self, progress: ProgressListener) -> None:
+        """Have the script end where its next step begins, and wait until all ranks have ended.
+
+        Ranks that run for long after that are ended with the `with` block, which `progress` is told.
+        """
         self.ask("stop", {})
+        progress.now("waiting for the script to end: its finally blocks run")
         deadline = time.monotonic() + PARTING_SECONDS
-        while None in self._codes() and time.monotonic() < deadline:
+        while None in (codes := self._codes()) and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
+        if left := [str(rank) for rank, code in enumerate(codes) if code is None]:
+            progress.note(
+                f"{PARTING_SECONDS:g} s after the script was told to end, rank {', '.join(left)} still ran, and was "
+                f"ended: what it was saving may be incomplete (what ranks wrote: {self._folder})"
+            )
 
     @contextlib.contextmanager
     def shown(self, show: Callable[[str], None]) -> Iterator[None]:

@@ -125,8 +125,10 @@ class ScriptRank:
             # The script has caught what should have ended it.
             sys.stdout.flush()
             os._exit(0)
+        if self._is_over:
+            door.meter.take()
         if self._run is not None:
-            if len(door.meter.steps) - self._run.num_before < self._run.request["num_steps"]:
+            if door.meter.num_steps - self._run.num_before < self._run.request["num_steps"]:
                 return
             run, self._run = self._run, None
             self._finish(door, run)
@@ -136,6 +138,10 @@ class ScriptRank:
                 self._handle(door, request)
             except AutosyncError as error:
                 self._loop.fail(request, RefusedError(str(error)))
+            except Exception as error:
+                # It also ends the script: other ranks may have changed the strategy.
+                self._loop.fail(request, error)
+                raise
 
     def _finish(self, door: SwitchingDoor, run: _Run) -> None:
         """Answer with what a run has shown, or with the reason why stock DDP has trained instead."""
@@ -144,9 +150,11 @@ class ScriptRank:
             self._loop.fail(run.request, RefusedError(str(refusal)))
             return
         try:
-            self._loop.answer(run.request, self._result(door, run))
-        except OperationError as error:
+            result = self._result(door, run)
+        except Exception as error:  # noqa: BLE001 - each request gets an answer
             self._loop.fail(run.request, error)
+        else:
+            self._loop.answer(run.request, result)
 
     @property
     def _is_idle(self) -> bool:
@@ -184,7 +192,9 @@ class ScriptRank:
 
     def _begun(self, door: SwitchingDoor, request: Request) -> _Run:
         self.doing = f"in {request['request']}"
-        return _Run(request=request, num_before=len(door.meter.steps), meters=meters.read_meters(self._interface))
+        # Steps before the run are of no use any more.
+        door.meter.take()
+        return _Run(request=request, num_before=door.meter.num_steps, meters=meters.read_meters(self._interface))
 
     def _change(self, door: SwitchingDoor, request: Request) -> None:
         """Have the strategy of a request in place; None is stock DDP."""
@@ -208,13 +218,13 @@ class ScriptRank:
         """Return the times of a run's steps, and of an observation also what was seen."""
         if run.request.get("settle"):
             door.switch.settle()
-        steps = door.meter.steps[run.num_before :]
+        steps = door.meter.take()
         after = meters.read_meters(self._interface)
         answer: dict[str, Any] = {
             "has_ended": False,
             "step_seconds": [one.seconds for one in steps],
             "gap_seconds": [one.gap_seconds for one in steps],
-            "are_disturbed": [one.is_disturbed for one in steps],
+            "disturbances": [sorted(one.disturbances) for one in steps],
             "wait_seconds": [one.wait_seconds for one in steps],
             "input": take_sums(wait_seconds=0.0, copy_seconds=0.0),
             "cpu_share": meters.cpu_share(run.meters, after),
@@ -223,9 +233,18 @@ class ScriptRank:
             "peak_memory_bytes": meters.peak_memory_bytes() or 0,
         }
         if run.request["request"] == "observe":
-            facts = door.facts(self._name)
-            answer |= {"model": dump_model(facts.model), "reasons": list(facts.reasons)}
+            answer |= self._seen(door)
         return answer
+
+    def _seen(self, door: SwitchingDoor) -> Answer:
+        """Return what an observation has seen, or refuse the script, which can go on under stock DDP."""
+        try:
+            facts = door.facts(self._name)
+        except AutosyncError as error:
+            raise RefusedError(str(error)) from error
+        except Exception as error:
+            raise RefusedError(f"its observed steps make no model: {type(error).__name__}: {error}") from error
+        return {"model": dump_model(facts.model), "reasons": list(facts.reasons)}
 
 
 def _difference(before: int | None, after: int | None) -> int | None:
@@ -236,7 +255,7 @@ def _ended_early(name: str, door: SwitchingDoor) -> str:
     if not door.was_used:
         return f"{name} has ended, and constructed no torch.nn.parallel.DistributedDataParallel"
     return (
-        f"{name} has ended after {len(door.meter.steps)} steps of its optimizer, before tuning was over (let it train "
+        f"{name} has ended after {door.meter.num_steps} steps of its optimizer, before tuning was over (let it train "
         "for more steps, or try fewer strategies: --trials)"
     )
 

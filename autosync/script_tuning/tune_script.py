@@ -8,13 +8,14 @@ it would under stock DDP.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -24,17 +25,21 @@ from autosync.datasets.files import check_writable
 from autosync.datasets.studies import STUDIES_FOLDER
 from autosync.errors import AutosyncError
 from autosync.launchers.request import TrainingScript
+from autosync.script.script_facts import ScriptFacts
 from autosync.script_tuning.drift import Drift
 from autosync.script_tuning.kept_training import Chosen, keep_training
 from autosync.script_tuning.launch import ScriptRanks
-from autosync.script_tuning.service import MOST_SPARED, ScriptTrials
+from autosync.script_tuning.service import MOST_SPARED, STOCK, ScriptTrials
 from autosync.search.progress import SILENT, ProgressListener
 from autosync.search.study_folder import StudyFolder, folder_named_after
 from autosync.specs.cluster import ClusterSpec
+from autosync.trials.failures import TrialFailed
 
 if TYPE_CHECKING:
     # What searches takes seconds to load. It is loaded while the ranks start, and the script begins to train.
     from autosync.script_tuning.tuner import ScriptTuner, ScriptTuning
+
+    _Loaded = tuple[type[ScriptTuner], Mapping[str, Any]]
 
 NUM_TRIALS = 12
 """Fewer trials than in other studies: each takes steps of the training."""
@@ -50,7 +55,8 @@ Then = Literal["stop", "keep_training", "retune"]
 class TunedScript:
     """How a script was tuned and has ended.
 
-    `tunings` are the results, of which all but the first followed a drift. `code` is the script's exit code.
+    `tunings` are the results, of which all but the first followed a drift; there is none if the script could not be
+    tuned and went on under stock DDP. `code` is the script's exit code.
     """
 
     tunings: tuple[ScriptTuning, ...]
@@ -99,8 +105,9 @@ def tune_script(
     """Tune the script of a command (`train.py ARGS`, or `-m MODULE ARGS`) on all ranks of a cluster.
 
     `then` says what comes after the proof. `stop`: the script ends where its next step would begin. `keep_training`: it
-    goes on by the winner to its own end, and is watched for drift. `retune`: it is also tuned again when its steps have
-    become slower. `settings` are the fields of `StudySettings` that the user gave; None means not given.
+    goes on by the winner to its own end, and is watched for drift; if it cannot be tuned, it goes on under stock DDP.
+    `retune`: it is also tuned again when its steps have become slower. `settings` are the fields of `StudySettings`
+    that the user gave; None means not given.
     """
     listener = listener or SilentScriptListener()
     check_writable(Path(STUDIES_FOLDER) / "study")
@@ -115,34 +122,66 @@ def tune_script(
             loading.result()
         progress.note(f"starting {shlex.join(command)} on {cluster.num_workers} ranks of {cluster.name}")
         with ScriptRanks(cluster, script, name=name, folder=folder.path / "ranks") as ranks:
-            progress.now("observing the first steps, under stock DDP")
-            facts, answers = ranks.observe()
-            began = time.monotonic() - sum(answers[0]["step_seconds"])
-            for reason in facts.reasons:
-                progress.note(f"only the script's optimizer may update: {reason}")
-            ranks.fit(facts.model, cluster)
-            # A script that ends after its proof waits, rather than run out of steps.
-            trials = ScriptTrials(ranks, observed=answers, most_spared=MOST_SPARED if then == "stop" else None)
-            make_tuner, loaded = trials.train_while(loading.result, None)
-            tuner = make_tuner(
-                command=tuple(command),
-                cluster=cluster,
-                facts=facts,
-                trials=trials,
-                settings={"task": shlex.join(command), **loaded},
-                output=output,
-                progress=progress,
-            )
-            first = tuner.tune(folder, began=began)
+            try:
+                observed = _observe(ranks, cluster, loading, progress, ends=then == "stop")
+                tuner = observed.tuner(command=tuple(command), cluster=cluster, output=output, progress=progress)
+                first = tuner.tune(folder, began=observed.began)
+            except AutosyncError as error:
+                if then == "stop" or ranks.have_failed:
+                    raise
+                progress.note(f"the script goes on under stock DDP, because it cannot be tuned: {error}")
+                return TunedScript(tunings=(), code=_go_on_untuned(ranks, listener))
             listener.tuned(first)
             if then == "stop":
-                ranks.end()
+                ranks.end(progress)
                 return TunedScript(tunings=(first,))
             with ranks.shown(listener.wrote):
                 training = _Training(tuner, first, listener)
                 training.go_on(tunes_again=then == "retune")
                 code = ranks.wait()
             return TunedScript(tunings=tuple(training.tunings), drifts=tuple(training.drifts), code=code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Observed:
+    """A script whose first steps were observed, and what tunes it."""
+
+    facts: ScriptFacts
+    trials: ScriptTrials
+    began: float
+    make_tuner: type[ScriptTuner]
+    settings: Mapping[str, Any]
+
+    def tuner(self, *, command: tuple[str, ...], **more: Any) -> ScriptTuner:
+        settings = {"task": shlex.join(command), **self.settings}
+        return self.make_tuner(command=command, facts=self.facts, trials=self.trials, settings=settings, **more)
+
+
+def _observe(
+    ranks: ScriptRanks, cluster: ClusterSpec, loading: Future[_Loaded], progress: ProgressListener, *, ends: bool
+) -> _Observed:
+    """Observe the first steps of a script, which then goes on until everything is loaded. `ends`: so does the script.
+
+    A script that ends after its proof waits, rather than run out of steps.
+    """
+    progress.now("observing the first steps, under stock DDP")
+    facts, answers = ranks.observe()
+    began = time.monotonic() - sum(answers[0]["step_seconds"])
+    for reason in facts.reasons:
+        progress.note(f"only the script's optimizer may update: {reason}")
+    ranks.fit(facts.model, cluster)
+    trials = ScriptTrials(ranks, observed=answers, most_spared=MOST_SPARED if ends else None)
+    make_tuner, settings = trials.train_while(loading.result, None)
+    return _Observed(facts=facts, trials=trials, began=began, make_tuner=make_tuner, settings=settings)
+
+
+def _go_on_untuned(ranks: ScriptRanks, listener: ScriptListener) -> int:
+    """Let a script train to its end under stock DDP; return its exit code."""
+    with ranks.shown(listener.wrote):
+        # A rank that refuses to settle what the last strategy has under way is back at stock DDP too.
+        with contextlib.suppress(TrialFailed):
+            ranks.train({**STOCK, "num_steps": 1})
+        return ranks.wait()
 
 
 def _yield_processors() -> None:
@@ -152,7 +191,7 @@ def _yield_processors() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
-def _load(given: dict[str, Any], progress: ProgressListener) -> tuple[type[ScriptTuner], Mapping[str, Any]]:
+def _load(given: dict[str, Any], progress: ProgressListener) -> _Loaded:
     """Load what searches, which takes seconds; return the tuner's class and the settings of a study.
 
     Raise InputError if what the user gave does not fit together.

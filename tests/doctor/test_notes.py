@@ -42,6 +42,7 @@ def _pass(notes: StepNotes, clock: Clock, *, forward: float, backward: float, wa
 def _update(notes: StepNotes, clock: Clock, seconds: float) -> bool:
     notes.update_begins()
     clock.now += seconds
+    notes.update_ends()
     return notes.step_ends()
 
 
@@ -65,14 +66,51 @@ def test_what_happens_between_steps_is_not_of_the_next(clock: Clock) -> None:
     assert [step.seconds for step in notes.steps] == [3, 3]
 
 
-def test_a_pass_without_backward_is_input(clock: Clock) -> None:
+def test_all_forward_passes_before_a_backward_pass_are_computation(clock: Clock) -> None:
+    """Such are those of contrastive losses, and a teacher's, which wants no gradients."""
     notes = StepNotes(clock)
+    for _ in range(2):
+        notes.pass_begins()
+        clock.now += 5
+        notes.buffers_took(2)
+        notes.forward_ends()
+        clock.now += 0.5
+    _pass(notes, clock, forward=1, backward=1)
+    _update(notes, clock, 1)
+    found = parts_of(notes.steps[0])
+    assert (found.input, found.forward, found.buffers, found.backward, found.update) == (1, 7, 4, 1, 1)
+
+
+def test_a_pass_between_two_microsteps_is_computation_of_the_second(clock: Clock) -> None:
+    notes = StepNotes(clock)
+    _pass(notes, clock, forward=1, backward=1)
     notes.pass_begins()
     clock.now += 5
     notes.forward_ends()
     _pass(notes, clock, forward=1, backward=1)
     _update(notes, clock, 1)
-    assert parts_of(notes.steps[0]).input == 5
+    found = parts_of(notes.steps[0])
+    assert (found.input, found.forward, found.backward) == (0, 7, 2)
+    assert len(notes.steps[0].passes) == 2
+
+
+def test_a_step_ends_with_its_last_update(clock: Clock) -> None:
+    """That it was the last is known later; what comes in between is part of the next step."""
+    notes = StepNotes(clock)
+    for _ in range(2):
+        _pass(notes, clock, forward=1, backward=1)
+        for _ in range(2):
+            notes.update_begins()
+            clock.now += 0.5
+            notes.update_ends()
+        clock.now += 3
+        notes.loader_took(2)
+        assert notes.step_ends()
+        clock.now += 50
+        notes.step_begins()
+    assert [step.seconds for step in notes.steps] == [3, 6]
+    parts = list(map(parts_of, notes.steps))
+    assert [(one.update, one.input, one.loader) for one in parts] == [(1, 0, 0), (1, 3, 2)]
 
 
 def test_an_update_without_backward_is_no_step(clock: Clock) -> None:
@@ -86,6 +124,7 @@ def test_a_closure_computes_within_the_update(clock: Clock) -> None:
     notes.update_begins()
     _pass(notes, clock, forward=1, backward=2)
     clock.now += 0.25
+    notes.update_ends()
     assert notes.step_ends()
     found = parts_of(notes.steps[0])
     assert (found.forward, found.backward, found.update) == (1, 2, 0.25)

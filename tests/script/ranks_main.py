@@ -78,7 +78,7 @@ class Turns:
         self._steps_a_turn = steps_a_turn
 
     def step_begins(self, door: SwitchingDoor) -> None:
-        turn, place = divmod(len(door.meter.steps), self._steps_a_turn)
+        turn, place = divmod(door.meter.num_steps, self._steps_a_turn)
         if place == 0:
             door.train_by(self._ways[turn % len(self._ways)])
 
@@ -93,7 +93,7 @@ class Winner:
         self.told: list[str] = []
 
     def step_begins(self, door: SwitchingDoor) -> None:
-        if len(door.meter.steps) == self._num_tuned:
+        if door.meter.num_steps == self._num_tuned:
             door.is_tuned = self._is_over
             door.train_by(self._bundle)
         if door.refusal is not None:
@@ -109,7 +109,7 @@ class Look:
         self._path = path
 
     def step_begins(self, door: SwitchingDoor) -> None:
-        number = len(door.meter.steps)
+        number = door.meter.num_steps
         if number == 0:
             door.observe()
         elif number == self._num_steps:

@@ -90,6 +90,29 @@ def test_a_gradient_that_is_replaced_is_a_reason(parameters: list[nn.Parameter])
     assert parameters[0].grad.tolist() == [0.0] * 3
 
 
+@pytest.mark.parametrize(
+    "put",
+    [
+        lambda gradient, other: setattr(gradient, "data", other),
+        lambda gradient, other: gradient.set_(other),
+    ],
+)
+def test_what_is_put_into_a_gradient_stays_there(
+    parameters: list[nn.Parameter], put: Callable[[torch.Tensor, torch.Tensor], object]
+) -> None:
+    uses, before = GradientUses(parameters), parameters[0].grad
+    uses.watch()
+    assert parameters[0].grad is not None
+    put(parameters[0].grad, torch.full((3,), 7.0))
+    uses.lift()
+    assert parameters[0].grad is before
+    assert before is not None
+    assert before.tolist() == [7.0] * 3
+    assert type(before) is torch.Tensor
+    (reason,) = uses.reasons()
+    assert "replaced" in reason
+
+
 def _clip(uses: GradientUses, given: list[nn.Parameter], max_norm: float, norm_type: float = 2.0) -> None:
     uses.watch()
     with uses.clipping(given, max_norm, norm_type):

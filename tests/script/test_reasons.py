@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from autosync.errors import OperationError
 from autosync.script.script_facts import ScriptFacts
 from autosync.script.switching_door import SwitchingDoor
 
@@ -55,7 +56,7 @@ class Seen:
         self.facts: ScriptFacts | None = None
 
     def step_begins(self, door: SwitchingDoor) -> None:
-        number = len(door.meter.steps)
+        number = door.meter.num_steps
         if number == 0:
             door.observe()
         elif number == NUM_STEPS:
@@ -157,6 +158,90 @@ def test_a_step_that_a_scaler_skips_is_none(skipped: tuple[int, ...]) -> None:
     assert facts.reasons == ()
     assert facts.model.accumulation_steps == 1
     assert facts.model.loss_scaling
+
+
+def _linear(step: Callable[[Training, int], None]) -> list[str]:
+    """Return the variables whose gradients may travel as factors."""
+    return [one.name for one in _seen(step).model.variables if one.kind == "linear"]
+
+
+def test_gradients_of_layers_that_are_called_once_have_factors() -> None:
+    assert sorted(_linear(_between(lambda training: None))) == ["0.weight", "2.weight"]
+
+
+def _adds_weights_to_the_loss(training: Training, _: int) -> None:
+    training.zero()
+    (training.loss() + 0.001 * sum(one.square().sum() for one in training.model.parameters())).backward()
+    training.step()
+
+
+def _compares_two_passes(training: Training, _: int) -> None:
+    training.zero()
+    first, second = training.model(torch.randn(5, 3)), training.model(torch.randn(5, 3))
+    (first - second).square().mean().backward()
+    training.step()
+
+
+def _compares_late(training: Training, number: int) -> None:
+    (_compares_two_passes if number == NUM_STEPS - 1 else _between(lambda _: None))(training, number)
+
+
+def _changes_gradients_on_their_way(training: Training, number: int) -> None:
+    if number == 0:
+        training.first.weight.register_hook(lambda gradient: 2 * gradient)
+    _between(lambda _: None)(training, number)
+
+
+def _accumulates_at_times(training: Training, number: int) -> None:
+    training.zero()
+    for _ in range(2 if number == NUM_STEPS - 1 else 1):
+        training.loss().backward()
+    training.step()
+
+
+def _adds_late(training: Training, number: int) -> None:
+    if number < NUM_STEPS - 1:
+        training.zero()
+    training.loss().backward()
+    training.step()
+
+
+@pytest.mark.parametrize(
+    ("step", "linear"),
+    [
+        (_adds_weights_to_the_loss, []),
+        (_compares_two_passes, []),
+        (_compares_late, []),
+        (_changes_gradients_on_their_way, ["2.weight"]),
+        (_accumulates_at_times, []),
+        (_adds_late, []),
+    ],
+)
+def test_gradients_that_are_no_products_have_no_factors(
+    step: Callable[[Training, int], None], linear: list[str]
+) -> None:
+    assert _linear(step) == linear
+
+
+def test_parameters_that_are_frozen_meanwhile_are_refused() -> None:
+    def step(training: Training, number: int) -> None:
+        training.first.requires_grad_(number < NUM_STEPS - 1)
+        _between(lambda _: None)(training, number)
+
+    with pytest.raises(OperationError, match="has frozen or thawed parameters in the steps that were observed"):
+        _seen(step)
+
+
+def test_steps_without_a_backward_pass_are_refused() -> None:
+    def step(training: Training, _: int) -> None:
+        parameters = list(training.model.parameters())
+        found = torch.autograd.grad(training.loss(), parameters)
+        for one, gradient in zip(parameters, found, strict=True):
+            one.grad = gradient
+        training.step()
+
+    with pytest.raises(OperationError, match=r"no backward pass brought gradients .*autograd\.grad brings none"):
+        _seen(step)
 
 
 def _accumulates_synchronised(training: Training, _: int) -> None:

@@ -24,6 +24,7 @@ SCRIPTS: dict[str, dict[str, Any]] = {
     "unused": {},
     "recomputes": {},
     "phases": {},
+    "pretrains": {"models": ({}, {"build": "build_classifier"})},
     # Where the engine updates it needs an optimizer.
     "by_hand": {"ways": ("ddp", "servers")},
 }

@@ -17,7 +17,7 @@ def test_a_step_has_its_passes_its_update_and_what_follows() -> None:
     clock = _Clock()
     meter = StepMeter(clock=clock)
     assert meter.ends_a_step()
-    assert meter.steps == []
+    assert meter.take() == []
     meter.step_begins()
     clock.now = 2.0
     # The second pass of a step that accumulates.
@@ -28,11 +28,14 @@ def test_a_step_has_its_passes_its_update_and_what_follows() -> None:
         clock.now = 5.75
     clock.now = 6.0
     assert meter.ends_a_step()
-    assert meter.steps == [StepTime(seconds=6.0, gap_seconds=1.0, is_disturbed=False, wait_seconds=0.75)]
+    assert meter.take() == [StepTime(seconds=6.0, gap_seconds=1.0, wait_seconds=0.75)]
     meter.step_begins()
     meter.update_ends()
     assert meter.ends_a_step()
-    assert meter.steps[-1].wait_seconds == 0.0
+    # Each step is handed out once, so a long training keeps none of them.
+    assert [one.wait_seconds for one in meter.take()] == [0.0]
+    assert meter.take() == []
+    assert meter.num_steps == 2
 
 
 def test_passes_whose_update_is_skipped_are_no_step() -> None:
@@ -51,7 +54,7 @@ def test_passes_whose_update_is_skipped_are_no_step() -> None:
     meter.update_ends()
     assert not meter.has_no_update
     assert meter.ends_a_step()
-    assert [one.seconds for one in meter.steps] == [3.0]
+    assert [one.seconds for one in meter.take()] == [3.0]
 
 
 def test_what_is_done_between_two_steps_is_part_of_neither() -> None:
@@ -62,12 +65,13 @@ def test_what_is_done_between_two_steps_is_part_of_neither() -> None:
     meter.step_begins()
     clock.now = 11.0
     meter.update_ends()
-    meter.disturb()
+    meter.disturb("bare_forward")
     meter.ends_a_step()
     clock.now = 20.0
     meter.step_begins()
     meter.update_ends()
     clock.now = 21.0
     meter.ends_a_step()
-    assert [one.seconds for one in meter.steps] == [1.0, 1.0]
-    assert [one.is_disturbed for one in meter.steps] == [True, False]
+    steps = meter.take()
+    assert [one.seconds for one in steps] == [1.0, 1.0]
+    assert [one.disturbances for one in steps] == [{"bare_forward"}, set()]

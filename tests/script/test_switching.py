@@ -21,6 +21,7 @@ WAYS = ("bytescheduler", "servers", "ddp", "byteps")
         ("sparse", {}, 1e-9),
         ("unused", {}, 1e-9),
         ("phases", {}, 1e-9),
+        ("static", {}, 1e-9),
         pytest.param("compiled", {}, 1e-9, marks=pytest.mark.slow),
     ],
 )
@@ -51,6 +52,36 @@ def test_what_a_strategy_on_trial_does_not_fit_goes_on_under_stock_ddp(ranks: An
     assert all("wrapped its model anew, and the strategy does not fit it" in log for log in found.logs), found.logs
     for expected, saved in zip(stock.saved, found.saved, strict=True):
         compare(saved["model"], expected["model"], "freezes", 1e-9)
+
+
+@pytest.mark.parametrize("way", ["ddp", "bytescheduler"])
+def test_a_model_that_takes_the_parameters_of_the_first_goes_on_under_stock_ddp(
+    ranks: Any, compare: Any, way: str
+) -> None:
+    stock = ranks.stock("pretrains")
+    found = ranks.run_by_winner("pretrains", way, num_tuned=2)
+    assert found.codes == (0, 0), found.logs
+    for expected, saved in zip(stock.saved, found.saved, strict=True):
+        compare(saved, expected, "pretrains", 1e-9)
+
+
+@pytest.mark.parametrize("way", ["ddp", "bytescheduler"])
+def test_a_thawed_parameter_goes_on_under_stock_ddp(ranks: Any, compare: Any, way: str) -> None:
+    """Torch's Reducer has the parameter, because it was frozen after it was wrapped; the strategy has it not."""
+    stock = ranks.stock("thaws")
+    found = ranks.run_by_winner("thaws", way, num_tuned=2)
+    assert found.codes == (0, 0), found.logs
+    assert all("the script has thawed 0.weight" in log for log in found.logs), found.logs
+    for expected, saved in zip(stock.saved, found.saved, strict=True):
+        compare(saved, expected, "thaws", 1e-9)
+
+
+def test_stock_ddp_comes_back_to_a_model_with_frozen_parameters(ranks: Any, compare: Any) -> None:
+    stock = ranks.run("thaws", None, key="thaws-short", arguments=("5",))
+    found = ranks.run_in_turns("thaws", ["bytescheduler"], steps_a_turn=1, arguments=("5",))
+    assert stock.codes == found.codes == (0, 0), found.logs
+    for expected, saved in zip(stock.saved, found.saved, strict=True):
+        compare(saved, expected, "thaws", 1e-9)
 
 
 def test_a_copy_that_is_not_trained_is_as_under_stock_ddp(ranks: Any, compare: Any) -> None:

@@ -23,10 +23,10 @@ NOTHING = InputSums().to_plain()
 class _Script:
     """Two ranks of a script, whose steps take as many seconds as their number; some of them are disturbed."""
 
-    def __init__(self, *, is_disturbed: Callable[[int], bool] = lambda _: False) -> None:
+    def __init__(self, *, disturbances: Callable[[int], list[str]] = lambda _: []) -> None:
         self.asked: list[tuple[str, int]] = []
         self.refuses: str | None = None
-        self._is_disturbed = is_disturbed
+        self._disturbances = disturbances
         self._num_steps = 0
 
     def ask(self, request: str, fields: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -40,7 +40,7 @@ class _Script:
             {
                 "step_seconds": [float(step + rank) for step in steps],
                 "gap_seconds": [0.0 for _ in steps],
-                "are_disturbed": [self._is_disturbed(step) for step in steps],
+                "disturbances": [self._disturbances(step) for step in steps],
                 "wait_seconds": [0.5 for _ in steps],
                 "input": {**NOTHING, "num_batches": count, "read_seconds": 0.25 * count, "hosts": {"s": [10, 2.0]}},
                 "cpu_share": 0.25 * (rank + 1),
@@ -82,7 +82,7 @@ def test_the_present_strategy_runs_as_many_steps_as_are_wanted() -> None:
 
 
 def test_steps_that_do_not_count_are_made_up_for() -> None:
-    script = _Script(is_disturbed=lambda step: step == 10)
+    script = _Script(disturbances=lambda step: ["model_state"] if step == 10 else [])
     samples = script.trials().run("stock", 3)
     # One step is missing, and the first of a further run does not count.
     assert script.asked == [("run", 3), ("run", 2)]
@@ -90,9 +90,15 @@ def test_steps_that_do_not_count_are_made_up_for() -> None:
 
 
 def test_a_script_that_always_does_something_else_cannot_be_tuned() -> None:
-    script = _Script(is_disturbed=lambda step: step >= 9)
+    script = _Script(disturbances=lambda step: [("evaluation", "model_state", "optimizer_state")[step % 3]])
     with pytest.raises(OperationError, match=r"0 of .* steps of the script count: in the others it evaluates"):
         script.trials().run("stock", 3)
+
+
+def test_a_script_that_averages_its_weights_in_each_step_is_tuned() -> None:
+    script = _Script(disturbances=lambda _: ["model_state", "bare_forward"])
+    assert script.trials().run("stock", 3).step_seconds[0] == (9.0, 10.0, 11.0)
+    assert script.asked == [("run", 3)]
 
 
 def test_after_a_refusal_the_next_strategy_is_put_in_place_anew() -> None:
@@ -134,7 +140,7 @@ def test_a_script_with_few_steps_to_spare_waits() -> None:
 
 
 def test_a_watched_script_goes_on_in_pieces_of_a_second() -> None:
-    script = _Script(is_disturbed=lambda step: step == 20)
+    script = _Script(disturbances=lambda step: ["model_state"] if step == 20 else [])
     trials = script.trials()
     # A step takes as long as on its slowest rank, and the disturbed one does not count.
     assert trials.train_on(None) == [10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0, 17.0]

@@ -57,10 +57,10 @@ def _command(folder: Path, *arguments: str) -> Ended:
     return Ended(code=done.returncode, out=done.stdout, err=done.stderr, folder=folder)
 
 
-def _trained(folder: Path, *words: str) -> Ended:
+def _trained(folder: Path, *words: str, num_steps: int = NUM_STEPS) -> Ended:
     """The same script under stock DDP, as torchrun would start it."""
     folder.mkdir(parents=True)
-    train_under_stock_ddp(SCRIPT, folder / "out", NUM_STEPS, *words)
+    train_under_stock_ddp(SCRIPT, folder / "out", num_steps, *words)
     return Ended(code=0, out="", err="", folder=folder)
 
 
@@ -103,6 +103,17 @@ def _compare(found: Any, expected: Any) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
     else:
         assert found == expected
+
+
+def test_a_script_that_cannot_be_tuned_goes_on_under_stock_ddp(tmp_path: Path) -> None:
+    folder = tmp_path / "tuned"
+    tuned = _tune(folder, "--keep-training", "--", str(SCRIPT), str(folder / "out"), "40", "freezes")
+    assert tuned.code == 0, tuned.err
+    assert "the script goes on under stock DDP, because it cannot be tuned: rank 0: the script has frozen" in tuned.err
+    assert "rank 1 | trained 40 steps" in tuned.out
+    stock = _trained(tmp_path / "stock", "freezes", num_steps=40)
+    for rank in range(2):
+        _compare(tuned.saved(rank), stock.saved(rank))
 
 
 def test_a_script_is_stopped_when_the_bundle_is_written(tmp_path: Path) -> None:

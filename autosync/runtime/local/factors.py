@@ -39,6 +39,29 @@ class Pair(NamedTuple):
     inputs: torch.Tensor
 
 
+class ProductCheck:
+    """Checks whether gradients are the products of their factors.
+
+    It looks at all rows of a variable's gradient the first time, and at random rows later.
+    """
+
+    def __init__(self) -> None:
+        self._generator = torch.Generator().manual_seed(0)
+        self._checked: set[str] = set()
+
+    def fits(self, name: str, pair: Pair, gradient: torch.Tensor) -> bool:
+        """Whether the product of a pair is the gradient of the variable of this name, but for rounding."""
+        num_rows = len(gradient)
+        rows = torch.arange(num_rows)
+        if name in self._checked:
+            rows = torch.randint(num_rows, (min(num_rows, _NUM_CHECKED_ROWS),), generator=self._generator)
+        self._checked.add(name)
+        shape = (pair.outputs.shape[1], pair.inputs.shape[1])
+        if gradient.shape != shape or len(pair.outputs) != len(pair.inputs):
+            return False
+        return not any(mismatch(pair, gradient, some.to(gradient.device)) for some in torch.split(rows, 256))
+
+
 # Packing for the wire.
 
 
@@ -139,8 +162,7 @@ class Factors:
                 part = plan.parts[region.part]
                 self._regions.setdefault(part.variable.name, []).append((part, index))
         self._pairs: dict[str, list[Pair]] = {name: [] for name in self._regions}
-        self._generator = torch.Generator().manual_seed(0)
-        self._checked: set[str] = set()
+        self._product = ProductCheck()
         self._hooks: list[Any] = []
 
     @property
@@ -217,14 +239,7 @@ class Factors:
         self.keep(name, Pair(outputs.reshape(-1, outputs.shape[-1]), inputs.reshape(-1, inputs.shape[-1])))
 
     def _check(self, name: str, pair: Pair, gradient: torch.Tensor) -> None:
-        """Check the factors against all rows of the gradient in the first step, and against random rows later."""
-        fits = gradient.shape == (pair.outputs.shape[1], pair.inputs.shape[1]) and len(pair.outputs) == len(pair.inputs)
-        num_rows = len(gradient)
-        rows = torch.arange(num_rows)
-        if name in self._checked:
-            rows = torch.randint(num_rows, (min(num_rows, _NUM_CHECKED_ROWS),), generator=self._generator)
-        self._checked.add(name)
-        if not fits or any(mismatch(pair, gradient, some.to(gradient.device)) for some in torch.split(rows, 256)):
+        if not self._product.fits(name, pair, gradient):
             raise OperationError(
                 f"the gradient of {name} is not the product of what its layer's one call got and gave: the weight is "
                 f"used in another way too, or its gradient was not set to zero before {_INSTEAD}"

@@ -21,7 +21,7 @@ class Look:
 
     def step_begins(self, door: SwitchingDoor) -> None:
         """Begin to observe, or end."""
-        number = len(door.meter.steps)
+        number = door.meter.num_steps
         if number == 0:
             door.observe()
         elif number == OBSERVED_STEPS:

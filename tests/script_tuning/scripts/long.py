@@ -1,9 +1,9 @@
-"""A usual training of many short steps: `long.py OUT STEPS [adam] [clips] [logs] [closure] [files] [inner]`.
+"""A usual training of many short steps: `long.py OUT STEPS [adam] [clips] [logs] [closure] [files] [inner] [freezes]`.
 
 A pass takes some milliseconds, so that pauses of a busy machine are short beside it. The training evaluates every 20
 steps on all ranks, and the first rank saves a checkpoint every 50. With `files`, a pass takes ten times as long while
-the file OUT-slow is there, and the training ends soon after the file OUT-end is. However it ends, each rank leaves the
-file OUT-left-RANK.
+the file OUT-slow is there, and the training ends soon after the file OUT-end is. With `freezes`, the first layer is
+frozen after five steps. However it ends, each rank leaves the file OUT-left-RANK.
 """
 
 import os
@@ -29,7 +29,7 @@ def main() -> None:
     rank = dist.get_rank()
     torch.manual_seed(rank)
     model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 4)).double()
-    model = DistributedDataParallel(model)
+    model = DistributedDataParallel(model, find_unused_parameters="freezes" in words)
     optimizer = make_optimizer(model.parameters(), is_adam="adam" in words)
     data = torch.Generator().manual_seed(10 + rank)
     held = torch.randn(8, 16, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
@@ -53,6 +53,8 @@ def main() -> None:
     for step in range(int(num_steps)):
         if step % 20 == 0 and "files" in words and is_ended():
             break
+        if step == 5 and "freezes" in words:
+            model.module[0].requires_grad_(False)
         inputs = torch.randn(8, 16, generator=data, dtype=torch.float64)
         if "closure" in words:
             loss = optimizer.step(backward)
