@@ -14,7 +14,7 @@ from autosync.runtime.batching import dealing_profile
 from autosync.runtime.checkpoints.calls import consolidate
 from autosync.runtime.parallelize import describe, drain, no_sync, parallelize, release, session_of, weigh
 from autosync.runtime.same_batch import batch_mark, sums_of_step
-from autosync.specs.examples import examples_of, num_examples
+from autosync.specs.examples import count_divisible, examples_of
 from autosync.specs.task import Task
 from autosync.specs.task_run import batch_weight, compute_loss, needs_closure, run_backward, step_optimizer
 from autosync.strategy.bundle import Bundle
@@ -84,7 +84,7 @@ class DataParallelSteps:
 
     def _own(self, batch: Any) -> Any:
         graphs = self._task.graphs
-        found = num_examples(batch) if graphs is None else len(batch)
+        found = count_divisible(batch) if graphs is None else len(batch)
         if found != self.global_batch:
             raise OperationError(
                 f"a batch of {found} examples; a step trains on the global batch of {self.global_batch} (the task's "

@@ -25,12 +25,14 @@ from autosync.plan.types import Plan
 from autosync.runtime.data_parallel_steps import DataParallelSteps
 from autosync.runtime.parallelize import hold_for_good, note_begun
 from autosync.runtime.session.agreement import agree, facts_of_rank, parameters_of, refusal_told
-from autosync.runtime.session.start import next_session
+from autosync.runtime.session.start import next_session, refusing_before_start
 from autosync.runtime.stages.double_buffered_session import DoubleBufferedSession
 from autosync.runtime.stages.recorded_model import record_stages
 from autosync.runtime.stages.staged_session import MakeStages, StagedSession, refuse_hooks
 from autosync.runtime.stages.stashing_session import StashingSession
+from autosync.runtime.unchanged_task import refuse_changed_task
 from autosync.runtime.wire.links import Links
+from autosync.specs.profile.optimizer import optimizer_spec
 from autosync.specs.task import Task
 from autosync.specs.task_run import build_model, build_optimizer, needs_closure
 from autosync.strategy.bundle import Bundle, bundle_at_hand, load_bundle
@@ -146,6 +148,7 @@ def trainer(
         timeout_seconds=timeout_seconds,
         init_sync=init_sync,
         make_stages=record_stages,
+        repeats_checks=True,
     )
 
 
@@ -157,8 +160,12 @@ def begin_trainer(
     timeout_seconds: float,
     init_sync: bool,
     make_stages: MakeStages,
+    repeats_checks: bool = False,
 ) -> Trainer:
-    """Return a trainer, see `trainer`. `make_stages` makes the passes of stages."""
+    """Return a trainer, see `trainer`. `make_stages` makes the passes of stages.
+
+    Trials leave out repeated checks: most of these come in the first steps, which would seem longer than others.
+    """
     group = process_group or (dist.group.WORLD if dist.is_initialized() else None)
     if group is None:
         raise OperationError("there is no process group: call torch.distributed.init_process_group first")
@@ -172,8 +179,10 @@ def begin_trainer(
     if bundle.strategy.stages:
         note_begun(model)
         how: dict[str, Any] = {"timeout_seconds": timeout_seconds, "init_sync": init_sync, "make_stages": make_stages}
-        steps = _staged(task, model, optimizer, bundle, group, **how)
+        steps = _staged(task, model, optimizer, bundle, group, repeats_checks=repeats_checks, **how)
     else:
+        with refusing_before_start(group):
+            refuse_changed_task(task, optimizer, bundle)
         steps = DataParallelSteps(
             task, model, optimizer, bundle, group, timeout_seconds=timeout_seconds, init_sync=init_sync
         )
@@ -190,6 +199,7 @@ def _staged(
     timeout_seconds: float,
     init_sync: bool,
     make_stages: MakeStages,
+    repeats_checks: bool,
 ) -> StagedSession:
     """Compare what must agree on all ranks, connect them, and begin a session with stages."""
     rank, num_ranks = dist.get_rank(group), dist.get_world_size(group)
@@ -219,6 +229,7 @@ def _staged(
             timeout_seconds=timeout_seconds,
             init_sync=init_sync,
             make_stages=make_stages,
+            repeats_checks=repeats_checks,
         )
         undo.pop_all()
     return session
@@ -244,21 +255,21 @@ def refuse_stages(
         raise OperationError(
             f"the process group has {num_ranks} ranks; the bundle was made for {plan.num_workers} workers"
         )
-    for name, parameter in parameters_of(model, bundle).items():
+    parameters = parameters_of(model, bundle)
+    for name, parameter in parameters.items():
         if parameter.device.type != "cpu":
             raise OperationError(f"{name} is on {parameter.device}: stages train on the CPU only")
-    refuse_hooks(parameters_of(model, bundle))
+    refuse_hooks(parameters)
+    refuse_changed_task(task, optimizer, bundle)
     if needs_closure(optimizer):
         raise OperationError(
             f"{type(optimizer).__name__} computes the loss several times in a step, and stages pass once"
         )
-    if bundle.model.optimizer.per_variable is False:
+    # Its options may have changed since the bundle was made.
+    given = optimizer_spec(optimizer, parameters.values())
+    if bundle.model.optimizer.per_variable is False or given.per_variable is False:
         raise OperationError(
             f"{type(optimizer).__name__} updates all variables together, and with stages no rank has all of them"
-        )
-    if task.batch_size != bundle.model.batch_size:
-        raise OperationError(
-            f"the task has batches of {task.batch_size} examples; the bundle was made for {bundle.model.batch_size}"
         )
 
 

@@ -1,14 +1,15 @@
 """The examples of a task's batches: counts them, cuts batches into examples, and joins them again.
 
-A batch is divisible if it has tensors, and the first axis of every tensor counts the examples. Shares of the global
-batch need such batches. The global batch of a step is what the ranks would draw with even shares, one batch behind the
-other; a rank draws the batches that its share overlaps and keeps its examples. So every division of the batch trains on
-the same examples.
+A batch is divisible if it has tensors, and the first axis of every tensor counts the examples. Nothing else in it is
+divided, so it must not have a list with an entry for each example. Shares of the global batch need such batches. The
+global batch of a step is what the ranks would draw with even shares, one batch behind the other; a rank draws the
+batches that its share overlaps and keeps its examples. So every division of the batch trains on the same examples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,17 @@ from autosync.specs.task_run import draw_batch, map_tensors
 
 if TYPE_CHECKING:
     import torch
+
+
+def count_divisible(batch: Any) -> int:
+    """Return the number of examples in a whole batch; raise TaskError if a part of it would not be divided."""
+    count = num_examples(batch)
+    for what in _entries(batch, count, ""):
+        raise _indivisible(
+            f"{what} has an entry for each of its {count} examples, and only tensors are divided (give a tensor, or "
+            "leave it out of the batch)"
+        )
+    return count
 
 
 def num_examples(batch: Any) -> int:
@@ -72,7 +84,7 @@ class ShareOfBatches:
         pieces = []
         for (start, stop), generator in zip(self._blocks, self._generators, strict=True):
             batch = draw_batch(self._task, generator)
-            count = num_examples(batch)
+            count = count_divisible(batch)
             if count != stop - start:
                 raise _indivisible(f"it has {count} examples, and batch_size says {stop - start}")
             first, last = max(self._begin, start) - start, min(self._end, stop) - start
@@ -90,6 +102,38 @@ def _tensors(batch: Any) -> list[torch.Tensor]:
 
     map_tensors(batch, note)
     return found
+
+
+def _entries(part: Any, count: int, place: str) -> Iterator[str]:
+    """Yield in words the parts of a batch besides tensors that have as many entries as it has examples."""
+    if _has_entries(part, count):
+        yield f"the {type(part).__name__} batch{place}"
+        return
+    for name, one in _parts(part):
+        yield from _entries(one, count, f"{place}{name}")
+
+
+def _has_entries(part: Any, count: int) -> bool:
+    import torch
+
+    if isinstance(part, list | tuple):
+        # Numbers in a tuple are mostly a size, as that of an image.
+        is_size = isinstance(part, tuple) and all(isinstance(one, int | float) for one in part)
+        return len(part) == count and not is_size and not any(_tensors(one) for one in part)
+    if isinstance(part, torch.Tensor | Mapping) or dataclasses.is_dataclass(part):
+        return False
+    shape = getattr(part, "shape", None)
+    return isinstance(shape, tuple) and bool(shape) and shape[0] == count
+
+
+def _parts(part: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a part of a batch, with what comes after its own name to name them."""
+    if isinstance(part, Mapping):
+        yield from ((f"[{key!r}]", one) for key, one in part.items())
+    elif isinstance(part, list | tuple):
+        yield from ((f"[{number}]", one) for number, one in enumerate(part))
+    elif dataclasses.is_dataclass(part) and not isinstance(part, type):
+        yield from ((f".{field.name}", getattr(part, field.name)) for field in dataclasses.fields(part))
 
 
 def _indivisible(reason: str) -> TaskError:

@@ -4,6 +4,7 @@ import copy
 import os
 import signal
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -182,6 +183,13 @@ def begun(name: str, bundle: str) -> str:
     return raised(lambda: trainer(TASKS[name](), bundle, timeout_seconds=40))
 
 
+def begun_otherwise(name: str, bundle: str) -> str:
+    """The second rank's task clips, and the bundle was made without that; what is raised before the first step."""
+    task = TASKS[name]()
+    changed = replace(task, clip_norm=0.5) if rank() else task
+    return raised(lambda: trainer(changed, bundle, timeout_seconds=40))
+
+
 def hooked_later(name: str, bundle: str) -> str:
     """A script hooks a parameter after the first step; what the next step raises."""
     task = TASKS[name]()
@@ -219,16 +227,50 @@ def forks(name: str, bundle: str) -> str:
     return f"the process ended with {code}" if code else ""
 
 
-def changed(name: str, bundle: str) -> str:
-    """A script loads a state before the first step, and again before the second one, which refuses it."""
+def changed(name: str, bundle: str) -> dict[str, Any]:
+    """A script loads a state before the first step, and again before the second; how many pass, and what is raised."""
     task = TASKS[name]()
-    first, second = _global_batches(task, 2)
+    batches = _global_batches(task, 2)
+    losses: list[float] = []
+
+    def train() -> None:
+        with trainer(task, bundle, timeout_seconds=40) as training:
+            before = copy.deepcopy(training.state_dict())
+            for batch in batches:
+                training.model.load_state_dict(before)
+                losses.append(training.step(batch))
+
+    told = raised(train)
+    return {"told": told, "num_steps": len(losses)}
+
+
+def replaced_before(name: str, bundle: str) -> str:
+    """A script puts other parameters into the model before the first step; what this step raises."""
+    task = TASKS[name]()
+    (batch,) = _global_batches(task, 1)
     with trainer(task, bundle, timeout_seconds=40) as training:
-        before = training.state_dict()
-        training.model.load_state_dict(before)
-        training.step(first)
-        training.model.load_state_dict(before)
-        return raised(lambda: training.step(second))
+        training.model.load_state_dict(copy.deepcopy(training.state_dict()), assign=True)
+        return raised(lambda: training.step(batch))
+
+
+def part_of_one(name: str, bundle: str) -> str:
+    """The second rank gives the first step a part of the batch; what the step raises."""
+    task = TASKS[name]()
+    (batch,) = _global_batches(task, 1)
+    with trainer(task, bundle, timeout_seconds=40) as training:
+        return raised(lambda: training.step(examples_of(batch, 0, 1) if rank() else batch))
+
+
+def masked_later(name: str, bundle: str) -> dict[str, Any]:
+    """In the third batch, examples have unequally many unmasked numbers; how many steps pass, and what is raised."""
+    task = TASKS[name]()
+    batches = _global_batches(task, 3)
+    for place, one in enumerate(batches[2]["unmasked"]):
+        one[1 + place // 2 :] = 0
+    losses: list[float] = []
+    with trainer(task, bundle, timeout_seconds=40) as training:
+        told = raised(lambda: losses.extend(map(training.step, batches)))
+    return {"told": told, "num_steps": len(losses)}
 
 
 def killed(name: str, bundle: str, victim: int) -> dict[str, Any]:

@@ -207,6 +207,29 @@ def normalised() -> Task:
     )
 
 
+def masked() -> Task:
+    """The loss is a mean over unmasked numbers, of which all examples that `batch` draws have equally many."""
+
+    def batch(generator: torch.Generator) -> dict[str, Tensor]:
+        return {
+            "x": torch.randn(BATCH, WIDTH, generator=generator, dtype=torch.float64),
+            "unmasked": torch.ones(BATCH, WIDTH, dtype=torch.float64),
+        }
+
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        errors = (model(batch["x"]) - batch["x"]).square() * batch["unmasked"]
+        return errors.sum() / batch["unmasked"].sum()
+
+    return Task(
+        name="masked",
+        model=lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)).double(),
+        batch=batch,
+        loss=loss,
+        optimizer=_momentum,
+        batch_size=BATCH,
+    )
+
+
 TASKS: dict[str, Callable[[], Task]] = {
     "convolutions": convolutions,
     "tied_text": tied_text,
@@ -218,4 +241,5 @@ TASKS: dict[str, Callable[[], Task]] = {
     "partly_updated": partly_updated,
     "hooked": hooked,
     "normalised": normalised,
+    "masked": masked,
 }

@@ -86,6 +86,8 @@ def test_two_ranks_train_as_one_process_does(make_ranks: Callable[[str], Any]) -
     skips = {"name": "far_skip", "bundle": ranks.staged_bundle(*ON_TWO[2])}
     hooked = {"name": "hooked", "bundle": ranks.staged_bundle("hooked", (0, 2), ((0,), (1,)), 2)}
     normalised = {"name": "normalised", "bundle": ranks.staged_bundle("normalised", (0, 2), ((0,), (1,)), 2)}
+    undivided = {"name": "tables", "bundle": ranks.undivided_bundle("ddp", "tables")}
+    masked = {"name": "masked", "bundle": ranks.staged_bundle("masked", (0, 1), ((0,), (1,)), 4)}
     cases += [
         ("stage_cases:refused", skips),
         ("stage_cases:own_batches", skips),
@@ -95,11 +97,17 @@ def test_two_ranks_train_as_one_process_does(make_ranks: Callable[[str], Any]) -
         ("stage_cases:forks", skips),
         ("stage_cases:first_step", normalised),
         ("stage_cases:own_batches_later", skips),
-        ("stage_cases:own_batches_later", {"name": "tables", "bundle": ranks.undivided_bundle("ddp", "tables")}),
+        ("stage_cases:own_batches_later", undivided),
+        ("stage_cases:begun_otherwise", skips),
+        ("stage_cases:begun_otherwise", undivided),
+        ("stage_cases:part_of_one", skips),
+        ("stage_cases:replaced_before", skips),
+        ("stage_cases:masked_later", masked),
     ]
     for answers in ranks.run(cases):
         assert answers[: len(ON_TWO)] == [""] * len(ON_TWO)
-        refused, own, begun, afterwards, evaluated, forked, first, *later = answers[len(ON_TWO) :]
+        refused, own, begun, afterwards, evaluated, forked, first, *rest = answers[len(ON_TWO) :]
+        later, otherwise, (part, replaced, masks) = rest[:2], rest[2:4], rest[4:]
         assert "autosync.trainer(task, bundle)" in refused["parallelize"]
         assert "a step trains on the global batch of 8" in refused["part"]
         assert "each rank gives step() the whole global batch" in own
@@ -110,6 +118,13 @@ def test_two_ranks_train_as_one_process_does(make_ranks: Callable[[str], Any]) -
         assert "BatchNorm" in first
         for told in later:
             assert "rank 1 trained this step on another batch than rank 0" in told
+        for told in otherwise:
+            assert "the task's clip_norm is 0.5; the bundle was made for a task whose clip_norm is None" in told
+        assert "a batch of 1 examples; a step trains on the global batch of 8" in part
+        assert "is another tensor than when the trainer was made" in replaced
+        # Steps 2 and 3 are checked.
+        assert "in step 3, the gradient of" in masks["told"]
+        assert masks["num_steps"] == 2
 
 
 @pytest.mark.slow
@@ -146,9 +161,10 @@ def test_without_a_flush_gradients_are_one_step_late(make_ranks: Callable[[str],
     ]
     for answers in ranks.run([*_trained(ranks, UNFLUSHED_ON_THREE), *changed]):
         assert answers[: len(UNFLUSHED_ON_THREE)] == [""] * len(UNFLUSHED_ON_THREE)
-        for told in answers[len(UNFLUSHED_ON_THREE) :]:
-            assert "was changed between two steps" in told, told
-            assert "states are loaded before the first step" in told
+        for answer in answers[len(UNFLUSHED_ON_THREE) :]:
+            assert answer["num_steps"] == 1
+            assert "was changed between two steps" in answer["told"]
+            assert "states are loaded before the first step" in answer["told"]
 
 
 @pytest.mark.timeout(200)

@@ -143,12 +143,13 @@ def refusal_told(store: Any, *, rank: int) -> Iterator[None]:
     """Pass on an error of this rank to all others, which raise it in `agree` and do not wait in vain."""
     try:
         yield
-    except AutosyncError as error:
+    except Exception as error:
+        reason = str(error) if isinstance(error, AutosyncError) else f"{type(error).__name__}: {error}"
         if rank == 0:
             state_facts(store, rank=0, facts={})
-            store.set(VERDICT, f"rank 0: {error}")
+            store.set(VERDICT, f"rank 0: {reason}")
         else:
-            state_facts(store, rank=rank, facts={REFUSAL: str(error)})
+            state_facts(store, rank=rank, facts={REFUSAL: reason})
         raise
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from autosync.errors import OperationError
-from autosync.specs.examples import examples_of, num_examples
+from autosync.specs.examples import count_divisible, examples_of
 from autosync.specs.task_run import map_tensors
 
 
 def microbatches_of(batch: Any, count: int, size: int) -> list[Any]:
     """Return the microbatches of a global batch, each with `size` examples."""
-    found = num_examples(batch)
+    found = count_divisible(batch)
     if found != count * size:
         raise OperationError(
             f"a batch of {found} examples; a step trains on the global batch of {count * size} (the task's batch_size "
@@ -25,6 +25,29 @@ def microbatches_of(batch: Any, count: int, size: int) -> list[Any]:
 def form_of(batch: Any) -> str:
     """Return in words all of a batch but the values of its tensors."""
     return repr(map_tensors(batch, _form_of_tensor))
+
+
+_NUM_BEFORE, _NUM_SHOWN = 40, 120
+"""The characters of a form that errors show before the first difference, and in all."""
+
+
+def refuse_other_form(found: str, wanted: str) -> None:
+    """Refuse a form that differs from that of the first batch; the error shows where it does."""
+    if found == wanted:
+        return
+    pairs = enumerate(zip(found, wanted, strict=False))
+    first = next((place for place, (one, other) in pairs if one != other), min(len(found), len(wanted)))
+    begin = max(0, first - _NUM_BEFORE)
+    now, then = (_excerpt(form, begin) for form in (found, wanted))
+    raise OperationError(
+        f"a batch of another form: {now}, and the first one had {then} (with stages, all batches have one form: the "
+        "shapes and types of tensors, and all that is no tensor)"
+    )
+
+
+def _excerpt(form: str, begin: int) -> str:
+    end = begin + _NUM_SHOWN
+    return f"{'…' if begin else ''}{form[begin:end]}{'…' if end < len(form) else ''}"
 
 
 def _form_of_tensor(tensor: torch.Tensor) -> Any:

@@ -3,22 +3,25 @@
 The pass is recorded once, in the first step, and refused wherever stages would train something else: parameters on
 ranks that the plan does not give them to, other bytes than the plan's, layers that change buffers, code that depends on
 random numbers of Python. Then the stages run on another microbatch, one after the other on this rank, and must give the
-same loss and gradients as the model itself. The loss of some microbatches together must be the
-mean of theirs.
+same loss and gradients as the model itself. The loss and the gradients of some microbatches together must be the mean
+of theirs. `later_checks` repeats some of this in later steps.
 """
 
 from __future__ import annotations
 
+import pickle
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from autosync.errors import OperationError
 from autosync.plan.types import Local, Plan, StagePass, Transfer
-from autosync.runtime.stages.stage_program import StageProgram, stage_programs
+from autosync.runtime.stages.recorded_values import RecordedValues
+from autosync.runtime.stages.stage_program import PassedMicrobatch, StageProgram, StageWork, stage_programs
 from autosync.specs.profile.microbatch_losses import is_near, why_changes_mix, why_losses_mix
 from autosync.specs.profile.recorder import structure_of
 from autosync.specs.profile.tape import Tape, record, tensors_of
@@ -27,7 +30,7 @@ from autosync.specs.task_run import compute_loss
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.stages import holders_of_variables
 
-_UNDIVIDED = " (a strategy without stages takes the model as it is)"
+UNDIVIDED = " (a strategy without stages takes the model as it is)"
 
 
 def record_stages(
@@ -35,24 +38,36 @@ def record_stages(
 ) -> list[StageProgram]:
     """Record a pass of the model on the first of some microbatches; return the checked programs of all stages."""
     with torch.random.fork_rng(devices=()):
-        state = random.getstate()
+        drawn = _drawn()
         tape = record(structure_of(model), model, lambda: compute_loss(task, model, microbatches[0]), microbatches[0])
-        if random.getstate() != state:
-            raise OperationError("the forward pass draws random numbers of Python's, and stages would repeat the first")
+        for whose, state in _drawn().items():
+            if state != drawn[whose]:
+                raise OperationError(f"the forward pass draws random numbers of {whose}, and stages would repeat these")
         _refuse(tape, bundle)
-        programs = stage_programs(tape, plan.stages, splits_backward=plan.splits_backward)
+        # Without a flush, the script may refill its batch before the backward passes.
+        programs = stage_programs(
+            tape, plan.stages, splits_backward=plan.splits_backward, copies_batch=not plan.flushes
+        )
         _refuse_other_uses(programs, plan, bundle)
         _refuse_other_bytes(programs, plan)
+        values = RecordedValues(model)
         _compare(task, model, programs, microbatches[-1])
+        values.refuse_own_changes()
         _refuse_mixing(task, model, microbatches)
     return programs
+
+
+def _drawn() -> dict[str, object]:
+    """Return the states of generators that a recorded pass does not show: they change when numbers are drawn."""
+    numpys = np.random.get_state()  # noqa: NPY002 - models that draw from it draw from the old one
+    return {"Python's": random.getstate(), "numpy's": pickle.dumps(numpys)}
 
 
 def _refuse(tape: Tape, bundle: Bundle) -> None:
     if tape.problem:
         raise OperationError(f"the model cannot be cut: {tape.problem}")
     if reason := why_changes_mix(tape.changed):
-        raise OperationError(reason + _UNDIVIDED)
+        raise OperationError(reason + UNDIVIDED)
     profiled = [segment.module for segment in bundle.model.timeline.forward]
     if tape.modules != profiled:
         place = next(
@@ -137,7 +152,7 @@ def _compare(task: Task, model: nn.Module, programs: Sequence[StageProgram], mic
 def _refuse_mixing(task: Task, model: nn.Module, microbatches: Sequence[Any]) -> None:
     """Refuse a loss of several microbatches that is not the mean of theirs."""
     if reason := why_losses_mix(task, model, microbatches):
-        raise OperationError(reason + _UNDIVIDED)
+        raise OperationError(reason + UNDIVIDED)
 
 
 def _taken(parameters: dict[str, nn.Parameter]) -> dict[str, torch.Tensor]:
@@ -149,16 +164,35 @@ def _taken(parameters: dict[str, nn.Parameter]) -> dict[str, torch.Tensor]:
 
 def _run_all(programs: Sequence[StageProgram], batch: Sequence[torch.Tensor]) -> torch.Tensor:
     """Run all stages on this rank; return the loss."""
-    received: dict[int, torch.Tensor] = {}
-    all_passed = []
-    for program in programs:
-        passed = program.forward(batch, received)
-        all_passed.append(passed)
-        received = passed.sent
-    gradients: dict[int, torch.Tensor] = {}
+    all_passed = pass_forward(programs, batch, keeps=True)
+    gradients: Mapping[int, torch.Tensor] = {}
     for program, passed in zip(reversed(programs), reversed(all_passed), strict=True):
+        if program.leaving is not None:
+            gradients = program.leaving.unpack(program.leaving.pack(gradients, backward=True), backward=True)
         gradients = program.backward(passed, gradients, scale=1.0)
         program.weights(passed.left)
     loss = all_passed[-1].loss
     assert loss is not None, "the last stage computes the loss"
     return loss.detach()
+
+
+def pass_forward(
+    programs: Sequence[StageWork], batch: Sequence[torch.Tensor], *, keeps: bool
+) -> list[PassedMicrobatch]:
+    """Pass a microbatch through all stages on this rank; its values cross boundaries as they do between ranks."""
+    received: Mapping[int, torch.Tensor] = {}
+    all_passed: list[PassedMicrobatch] = []
+    for number, program in enumerate(programs):
+        try:
+            passed = program.forward(batch, received, keeps=keeps)
+        except RuntimeError as error:
+            place = f" after the cut between stages {number - 1} and {number}" if number else ""
+            raise OperationError(
+                f"the recorded pass{place} cannot be made again with another microbatch: {error} (values that cross a "
+                "cut arrive in contiguous memory, where reshape() fits and view() may not; a strategy without stages "
+                "takes the model as it is)"
+            ) from error
+        all_passed.append(passed)
+        if program.leaving is not None:
+            received = program.leaving.unpack(program.leaving.pack(passed.sent))
+    return all_passed

@@ -65,7 +65,8 @@ class StageWork(Protocol):
 class StageProgram:
     """One stage of a recorded pass. `arriving` and `leaving` say what crosses its boundaries (None: there is none).
 
-    If it splits its backward passes, they leave gradients of weights for `weights`.
+    If it splits its backward passes, they leave gradients of weights for `weights`. With `copies_batch`, it copies what
+    it uses of a microbatch, which may change before the backward pass.
     """
 
     def __init__(
@@ -77,12 +78,14 @@ class StageProgram:
         arriving: BoundaryBytes | None,
         last: bool,
         splits_backward: bool = False,
+        copies_batch: bool = False,
     ) -> None:
         self.arriving = arriving
         self.leaving = None if last else BoundaryBytes(tape, tape.crossing(end))
         self.uses = {name for name, uses in tape.uses.items() if any(begin <= segment < end for segment in uses)}
         self._calls = [call for call in tape.calls if begin <= call.segment < end]
         self._batch = tape.batch
+        self._copied = {number for call in self._calls for number in call.inputs} if copies_batch else set[int]()
         self._loss = tape.loss if last else -1
         changed = {storage for segment, storage in tape.changes if begin <= segment < end}
         received = () if arriving is None else arriving.values
@@ -104,6 +107,7 @@ class StageProgram:
         self, batch: Sequence[torch.Tensor], received: Mapping[int, torch.Tensor], *, keeps: bool = True
     ) -> PassedMicrobatch:
         """Pass a microbatch forward. `batch` has its tensors, `received` what has crossed the boundary before."""
+        batch = [one.clone() if number in self._copied else one for number, one in zip(self._batch, batch, strict=True)]
         if keeps:
             return self._pass(batch, received)
         drawn = torch.random.get_rng_state()
@@ -176,7 +180,9 @@ class StageProgram:
         return found
 
 
-def stage_programs(tape: Tape, stages: Sequence[ModelStage], *, splits_backward: bool = False) -> list[StageProgram]:
+def stage_programs(
+    tape: Tape, stages: Sequence[ModelStage], *, splits_backward: bool = False, copies_batch: bool = False
+) -> list[StageProgram]:
     """Return the programs of all stages."""
     begins = [stage.before for stage in stages]
     ends = [*begins[1:], len(tape.modules)]
@@ -185,6 +191,14 @@ def stage_programs(tape: Tape, stages: Sequence[ModelStage], *, splits_backward:
         arriving = programs[-1].leaving if programs else None
         is_last = number == len(stages) - 1
         programs.append(
-            StageProgram(tape, begin, end, arriving=arriving, last=is_last, splits_backward=splits_backward)
+            StageProgram(
+                tape,
+                begin,
+                end,
+                arriving=arriving,
+                last=is_last,
+                splits_backward=splits_backward,
+                copies_batch=copies_batch,
+            )
         )
     return programs

@@ -26,12 +26,13 @@ from autosync.runtime.session.agreement import agree, parameters_of, refusal_tol
 from autosync.runtime.session.batch_weight import BatchWeight
 from autosync.runtime.session.gradients import Gradients
 from autosync.runtime.session.variable_roles import VariableRoles
-from autosync.runtime.stages.batch_form import form_of, microbatches_of
+from autosync.runtime.stages.batch_form import form_of, microbatches_of, refuse_other_form
 from autosync.runtime.stages.boundary_links import BoundaryLinks
 from autosync.runtime.stages.failure_told import FailureTold
+from autosync.runtime.stages.later_checks import LaterChecks
 from autosync.runtime.stages.left_products import LeftProducts
 from autosync.runtime.stages.recorded_model import num_examples_of
-from autosync.runtime.stages.recorded_values import RecordedValues
+from autosync.runtime.stages.recorded_values import RecordedValues, refuse_replaced
 from autosync.runtime.stages.stage_program import PassedMicrobatch, StageBoundary, StageWork
 from autosync.runtime.stages.whole_state import send_optimizer_state, send_variables
 from autosync.runtime.wire.links import Links
@@ -72,8 +73,14 @@ MakeStages = Callable[[Task, torch.nn.Module, Bundle, Plan, Sequence[Any]], Sequ
 class StagedSession:
     """The training of one model with stages on one rank. All ranks call each method together.
 
-    `store` is used by no other session. The session owns the links. `make_stages` is called in the first step.
+    `store` is used by no other session. The session owns the links. `make_stages` is called in the first step. With
+    `repeats_checks`, some later steps compare the stages with the model again (see `later_checks`).
     """
+
+    # What the first step has found.
+    _form = ""
+    _recorded_values: RecordedValues | None = None
+    _later_checks: LaterChecks | None = None
 
     def __init__(
         self,
@@ -88,9 +95,11 @@ class StagedSession:
         timeout_seconds: float,
         init_sync: bool,
         make_stages: MakeStages,
+        repeats_checks: bool,
     ) -> None:
         self._task = task
         self._make_stages = make_stages
+        self._repeats_checks = repeats_checks
         self._model = model
         self._optimizer = optimizer
         self._bundle = bundle
@@ -127,8 +136,6 @@ class StagedSession:
         self._kept: dict[MicrobatchPlace, PassedMicrobatch] = {}
         self._left: dict[MicrobatchPlace, LeftProducts] = {}
         self._staying: dict[int, Mapping[int, torch.Tensor]] = {}
-        self._form: Any = None
-        self._recorded_values: RecordedValues | None = None
         self._under_way = -1
         self._came: set[str] = set()
         self._hooks: list[RemovableHandle] = []
@@ -211,30 +218,38 @@ class StagedSession:
 
     def _microbatches(self, batch: Any) -> Sequence[Any]:
         """Cut a global batch into microbatches; record the model's pass on the first batch."""
-        refuse_hooks({name: self._parameters[name] for name in self._held}, num_own=self._num_own_hooks)
-        microbatches = microbatches_of(batch, self._plan.microbatches, self._num_examples)
-        if self._recorded_values is not None:
-            self._recorded_values.refuse_changes()
-        if not self._programs:
-            self._begin_programs(self._recorded(batch, microbatches))
-        elif form_of(microbatches[0]) != self._form:
-            raise OperationError(
-                f"a batch of another form: {form_of(microbatches[0])}, and the first one had {self._form} (with "
-                "stages, all batches have one form)"
-            )
+        if self._recorded_values is None:
+            return self._first_microbatches(batch)
+        microbatches = self._cut(batch)
+        refuse_other_form(form_of(microbatches[0]), self._form)
+        self._recorded_values.refuse_changes()
+        if self._later_checks is not None and self._later_checks.check(microbatches):
+            self._recorded_values.note_again()
         return microbatches
 
-    def _recorded(self, batch: Any, microbatches: Sequence[Any]) -> dict[int, StageWork]:
+    def _cut(self, batch: Any) -> Sequence[Any]:
+        refuse_hooks({name: self._parameters[name] for name in self._held}, num_own=self._num_own_hooks)
+        return microbatches_of(batch, self._plan.microbatches, self._num_examples)
+
+    def _first_microbatches(self, batch: Any) -> Sequence[Any]:
         """Record the model's pass on the first batch, and compare this batch over all ranks."""
         store = torch.distributed.PrefixStore("first-batch/", self._store)  # type: ignore[attr-defined]
         rank, num_ranks = self._links.rank, self._plan.num_workers
         with refusal_told(store, rank=rank):
+            refuse_replaced(parameters_of(self._model, self._bundle), self._parameters)
+            microbatches = self._cut(batch)
+            before = RecordedValues(self._model)
             programs = self._make_stages(self._task, self._model, self._bundle, self._plan, microbatches)
-        facts = {"first batch (each rank gives step() the whole global batch)": f"batch {batch_mark(batch):08x}"}
+            mark = batch_mark(batch)
+        facts = {"first batch (each rank gives step() the whole global batch)": f"batch {mark:08x}"}
         agree(store, rank=rank, num_ranks=num_ranks, facts=facts, patience=self._patience)
         self._form = form_of(microbatches[0])
-        self._recorded_values = RecordedValues(self._model)
-        return {stage: programs[stage] for stage in {one.place.stage for one in self._passes}}
+        self._recorded_values = RecordedValues(self._model, before=before)
+        if self._repeats_checks:
+            held = {name: self._parameters[name] for name in self._held}
+            self._later_checks = LaterChecks(self._task, self._model, self._plan, programs, held)
+        self._begin_programs({stage: programs[stage] for stage in {one.place.stage for one in self._passes}})
+        return microbatches
 
     def _begin_programs(self, programs: dict[int, StageWork]) -> None:
         self._programs = {0: programs}

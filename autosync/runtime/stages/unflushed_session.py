@@ -118,8 +118,8 @@ class UnflushedSession(StagedSession):
             self._batch = self._first_left = num_steps
             self._boundaries.end()
             self._end_last()
-            self._note_versions()
             if self._told:
+                self._note_versions()
                 self._told[-1].result()
 
     def _end_last(self) -> None:

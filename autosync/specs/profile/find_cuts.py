@@ -1,8 +1,8 @@
 """Finds where a model can be cut: records a forward pass, and sees what is made before a cut and used after it.
 
-The pass runs as it is (see `tape`). A model whose Python code reads the value of a tensor that the model computed
-cannot be cut, because the recording does not show where that value goes. A second pass with fewer examples tells which
-bytes grow with the batch.
+The pass runs as it is (see `tape`). A model whose Python code reads the value of a parameter, of a tensor of the batch
+or of one that the model computed cannot be cut, because the recording does not show where that value goes. A second
+pass with fewer examples tells which bytes grow with the batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import nn
 
 from autosync.errors import TaskError
 from autosync.specs.cuts import StageCut
-from autosync.specs.examples import examples_of, num_examples
+from autosync.specs.examples import count_divisible, examples_of, num_examples
 from autosync.specs.profile.linear_calls import LinearUse, linear_uses
 from autosync.specs.profile.microbatch_losses import small_microbatches, why_changes_mix, why_losses_mix
 from autosync.specs.profile.recorder import ModelStructure
@@ -81,7 +81,7 @@ def _no_microbatches(error: TaskError) -> FoundCuts:
 def why_no_microbatches(task: Task, batch: Any) -> str:
     """Return why a task's batches cannot be divided into microbatches; empty if they can."""
     try:
-        found = num_examples(batch)
+        found = count_divisible(batch)
     except TaskError as error:
         return str(error.problems[0].what)
     if found == task.batch_size:

@@ -2,11 +2,14 @@
 
 Stages divide a batch into microbatches and average their losses. That is the loss of the batch only if each example
 counts by itself and all weigh the same. A layer that computes over its batch, a sum, or a mean over unmasked words
-breaks it, in silence. So the loss of some microbatches together is compared with the mean of theirs.
+breaks it, in silence. So the loss of some microbatches together is compared with the mean of theirs. A model that has
+learned nothing gives all words about the same loss, which hides how it weighs them. So the gradients of some examples
+are compared too.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +29,15 @@ _NUM_COMPARED = 4
 """So many microbatches are compared: two alone may have equally many unmasked words by chance."""
 _MOST_EXAMPLES = 2
 """Two examples, because a loss over several is a mean in another way than that of one. More would only take longer."""
+_MOST_GRADIENT_ERROR = 1 / 64
+"""The gradients of examples together may differ by this part of theirs, and by more if their type is coarse.
+
+Sums in another order may move a number past the kink of a ReLU, which changes a gradient by more than a rounding.
+"""
+_UNEVEN = (
+    "the loss or a layer mixes examples or weighs them unevenly (BatchNorm, sums, masked means, negatives from the "
+    "batch), so microbatches would train another model"
+)
 
 
 def is_near(one: torch.Tensor, other: torch.Tensor, scale: float) -> bool:
@@ -82,10 +94,72 @@ def why_losses_mix(task: Task, model: nn.Module, microbatches: Sequence[Any]) ->
             if not is_near(together, apart.mean(), float(apart.abs().sum())):
                 return (
                     f"{count} microbatches together have the loss {float(together):g}, and the mean of theirs is "
-                    f"{float(apart.mean()):g}: the loss or a layer mixes examples or weighs them unevenly (BatchNorm, "
-                    "sums, masked means, negatives from the batch), so microbatches would train another model"
+                    f"{float(apart.mean()):g}: {_UNEVEN}"
                 )
-    return ""
+    if len(chosen) < 2:
+        return ""
+    return GradientComparison(task, model, dict(model.named_parameters())).why_mixed([chosen[0], chosen[-1]])
+
+
+class GradientComparison:
+    """Compares the gradients of a few examples of several microbatches together with the mean of theirs.
+
+    It looks at some of a model's parameters, and leaves their own gradients alone. Of each it remembers the largest
+    gradient: when a model has learned, gradients are small, and what roundings of larger numbers leave is not.
+    """
+
+    def __init__(self, task: Task, model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
+        self._task = task
+        self._model = model
+        self._parameters = {name: one for name, one in parameters.items() if one.requires_grad}
+        self._largest = dict.fromkeys(self._parameters, 0.0)
+        coarsest = max((torch.finfo(one.dtype).eps for one in self._parameters.values()), default=0.0)
+        self._tolerance = max(_MOST_GRADIENT_ERROR, 64 * coarsest)
+
+    def why_mixed(self, microbatches: Sequence[Any]) -> str:
+        """Return why the gradients of the microbatches are not the mean of theirs; empty if they are."""
+        if not self._parameters:
+            return ""
+        pieces = [examples_of(one, 0, min(num_examples(one), _MOST_EXAMPLES)) for one in microbatches]
+        rest = self._gradients(join_batches(pieces))
+        if not all(math.isfinite(_norm(one)) for one in rest.values()):
+            # Training has diverged, which its losses show.
+            return ""
+        for piece in pieces:
+            for name, gradient in self._gradients(piece).items():
+                self._largest[name] = max(self._largest[name], _norm(gradient))
+                rest[name] = _less(rest.get(name), gradient / len(pieces))
+        floor = math.hypot(*self._largest.values()) / 64
+        for name, difference in rest.items():
+            if not _norm(difference) <= self._tolerance * max(self._largest[name], floor):
+                return (
+                    f"the gradient of {name} from {len(pieces)} microbatches together is not the mean of theirs: "
+                    f"{_UNEVEN}"
+                )
+        return ""
+
+    def _gradients(self, batch: Any) -> dict[str, torch.Tensor]:
+        with torch.enable_grad(), task_code(self._task, "loss(model, batch)", self._task.loss), _NoDropout():
+            loss = self._task.loss(self._model, batch).sum()
+        if not loss.requires_grad:
+            return {}
+        with task_code(self._task, "the backward pass", self._task.loss):
+            parameters = list(self._parameters.values())
+            found: Sequence[torch.Tensor | None] = torch.autograd.grad(loss, parameters, allow_unused=True)
+        return {name: one for name, one in zip(self._parameters, found, strict=True) if one is not None}
+
+
+def _norm(gradient: torch.Tensor) -> float:
+    values = gradient.coalesce().values() if gradient.is_sparse else gradient
+    return float(torch.linalg.vector_norm(values, dtype=None if values.is_complex() else torch.float64))
+
+
+def _less(one: torch.Tensor | None, other: torch.Tensor) -> torch.Tensor:
+    if one is None:
+        return -other
+    if one.is_sparse != other.is_sparse:
+        one, other = one.to_dense(), other.to_dense()
+    return one - other
 
 
 class _NoDropout(TorchFunctionMode):

@@ -240,10 +240,12 @@ class _Recording(TorchFunctionMode):
             value = tape.values[number]
             value.uses.add(tape.segment)
             self._refuse_unseen(number, leaf)
-            if func in _READERS and value.made >= 0:
+            if func in _READERS:
                 self._refuse_reading()
             return Slot(number)
         if id(leaf) in self._parameters:
+            if func in _READERS:
+                self._refuse_reading()
             tape.uses.setdefault(self._parameters[id(leaf)], set()).add(tape.segment)
         elif id(leaf) not in self._own and id(leaf) not in self._constants:
             if leaf.requires_grad:
@@ -268,8 +270,9 @@ class _Recording(TorchFunctionMode):
 
     def _refuse_reading(self) -> None:
         tape = self._tape
-        if tape.modules and not tape.problem:
-            tape.problem = f"the code in or after {tape.modules[-1]} reads the value of a tensor, as by .item()"
+        if not tape.problem:
+            where = f"in or after {tape.modules[-1]}" if tape.modules else "before its first module"
+            tape.problem = f"the code {where} reads the value of a tensor, as by .item()"
 
     def _is_known(self, tensor: torch.Tensor) -> bool:
         key = id(tensor)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from autosync.specs.model import ModelSpec
-from autosync.specs.profile.microbatch_losses import small_microbatches, why_losses_mix
+from autosync.specs.profile.microbatch_losses import GradientComparison, small_microbatches, why_losses_mix
 from autosync.specs.profile.run import profile
 from autosync.specs.task import Task
 
@@ -133,3 +133,95 @@ def test_two_microbatches_with_equally_many_words_do_not_hide_a_masked_mean() ->
 
     pieces = small_microbatches(batch, torch.Tensor)
     assert "3 microbatches together" in why_losses_mix(_task(loss=masked), nn.Identity(), pieces)
+
+
+NUM_WORDS, LENGTH = 11, 6
+
+
+class EquallyLikely(nn.Module):
+    """A language model in which all words are equally likely at first."""
+
+    def __init__(self, *, sparse: bool = False) -> None:
+        super().__init__()
+        self.words = nn.Embedding(NUM_WORDS, WIDTH, sparse=sparse)
+        self.dropout = nn.Dropout(0.5)
+        self.output = nn.Linear(WIDTH, NUM_WORDS)
+        nn.init.normal_(self.output.weight, std=1e-6)
+        nn.init.zeros_(self.output.bias)
+
+    def forward(self, text: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.output(self.dropout(self.words(text)))
+        return scores
+
+
+def _unmasked_mean(model: nn.Module, text: torch.Tensor) -> torch.Tensor:
+    scores = model(text.clamp(min=0))
+    return functional.cross_entropy(scores.flatten(0, 1), text.flatten(), ignore_index=-100)
+
+
+def _text(*num_words: int) -> torch.Tensor:
+    """Texts with so many words, padded to one length."""
+    text = torch.randint(NUM_WORDS, (len(num_words), LENGTH), generator=torch.Generator().manual_seed(3))
+    for row, count in zip(text, num_words, strict=True):
+        row[count:] = -100
+    return text
+
+
+UNEVEN, EVEN = (6, 6, 5, 4, 6, 2, 3, 3), (6, 2, 5, 3, 4, 4, 2, 6)
+"""The words of texts. Two after each other have equally many in all, or not."""
+
+
+def test_an_untrained_model_does_not_hide_a_masked_mean() -> None:
+    torch.manual_seed(1)
+    task, model = _task(loss=_unmasked_mean), EquallyLikely()
+    reason = why_losses_mix(task, model, small_microbatches(_text(*UNEVEN), torch.Tensor))
+    # All words have about the same loss, so a loss does not show what they weigh.
+    assert reason.startswith("the gradient of output.weight from 2 microbatches together is not the mean of theirs")
+    assert why_losses_mix(task, model, small_microbatches(_text(*EVEN), torch.Tensor)) == ""
+    assert all(one.grad is None for one in model.parameters())
+
+
+def test_sparse_gradients_are_compared() -> None:
+    torch.manual_seed(1)
+    task, model = _task(loss=_unmasked_mean), EquallyLikely(sparse=True)
+    comparison = GradientComparison(task, model, {"words.weight": model.words.weight})
+    assert comparison.why_mixed(small_microbatches(_text(*EVEN), torch.Tensor)) == ""
+    uneven = small_microbatches(_text(*UNEVEN), torch.Tensor)
+    assert "the gradient of words.weight from 4 microbatches together" in comparison.why_mixed(uneven)
+
+
+def test_only_gradients_of_the_parameters_that_are_asked_for_are_compared() -> None:
+    torch.manual_seed(1)
+    task, model = _task(loss=_unmasked_mean), EquallyLikely()
+    pieces = small_microbatches(_text(6, 6, 3, 3), torch.Tensor)
+    model.words.requires_grad_(requires_grad=False)
+    assert GradientComparison(task, model, {"words.weight": model.words.weight}).why_mixed(pieces) == ""
+    output = dict(model.output.named_parameters())
+    assert "the gradient of weight" in GradientComparison(task, model, output).why_mixed(pieces)
+
+
+def test_small_gradients_of_a_trained_model_are_roundings() -> None:
+    torch.manual_seed(1)
+    model = nn.Linear(WIDTH, 1).double()
+    x = torch.randn(BATCH, WIDTH, dtype=torch.float64)
+    targets = model(x).detach()
+    offset = 1.0
+
+    def loss(model: nn.Module, pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        # Another number of examples adds another rounding, as sums in another order do.
+        return (model(pair[0]) + len(pair[0]) * 1e-8 - pair[1] - offset).square().mean()
+
+    comparison = GradientComparison(_task(loss=loss), model, dict(model.named_parameters()))  # type: ignore[arg-type]
+    pieces = [(x[start : start + 2], targets[start : start + 2]) for start in (0, 2)]
+    assert comparison.why_mixed(pieces) == ""
+    offset = 1e-8
+    assert comparison.why_mixed(pieces) == ""
+    fresh = GradientComparison(_task(loss=loss), model, dict(model.named_parameters()))  # type: ignore[arg-type]
+    assert "is not the mean of theirs" in fresh.why_mixed(pieces)
+
+
+def test_gradients_that_are_no_numbers_are_not_judged() -> None:
+    model = _layers()
+    task = _task(loss=lambda model, x: model(x).square().mean() * float("nan"))
+    pieces = small_microbatches(torch.randn(BATCH, WIDTH), torch.Tensor)
+    assert GradientComparison(task, model, dict(model.named_parameters())).why_mixed(pieces) == ""

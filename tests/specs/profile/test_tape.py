@@ -116,6 +116,41 @@ def test_reading_a_computed_value_is_a_problem(read: Callable[[torch.Tensor], ob
     assert "reads the value" in _tape(model, forward, torch.randn(3, WIDTH)).problem
 
 
+@pytest.mark.parametrize(
+    ("read", "where"),
+    [
+        (lambda _, x: int(x[0, 0]), "before its first module"),
+        (lambda _, x: x.tolist(), "before its first module"),
+        (lambda _, x: bool((x == 0).all()), "before its first module"),
+        (lambda model, _: model[0].weight.tolist(), "before its first module"),
+        (lambda model, x: model[0](x) is None or x.tolist(), "in or after 0"),
+    ],
+    ids=["an element", "the batch", "a mask", "a parameter", "the batch after a layer"],
+)
+def test_reading_the_batch_or_a_parameter_is_a_problem(read: Callable[..., object], where: str) -> None:
+    # The branch that the first batch takes would be taken for all.
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1))
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        read(model, x)
+        result: torch.Tensor = model(x).sum()
+        return result
+
+    problem = _tape(model, forward, torch.randn(3, WIDTH)).problem
+    assert problem == f"the code {where} reads the value of a tensor, as by .item()"
+
+
+def test_shapes_are_no_values() -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1))
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        rows = x.view(len(x), x.shape[1]) if x.dim() == 2 and x.numel() else x
+        result: torch.Tensor = model(rows.reshape(x.size(0), -1)).sum()
+        return result
+
+    assert _tape(model, forward, torch.randn(3, WIDTH)).problem == ""
+
+
 def test_changed_buffers_are_named() -> None:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH))
     tape = _tape(model, lambda x: model(x).sum(), torch.randn(3, WIDTH))
