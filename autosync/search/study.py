@@ -81,7 +81,8 @@ class Study:
                 storage=self._storage, study_name=self.name, direction="minimize", load_if_exists=True
             )
         except optuna.exceptions.OptunaError as error:
-            raise OperationError(f"the study {self.name} cannot be opened in its storage: {said_by_database(error)}") from error
+            said = said_by_database(error)
+            raise OperationError(f"the study {self.name} cannot be opened in its storage: {said}") from error
         self._id = self._storage.get_study_id_from_name(self.name)
         self._check_trials()
         self._records: dict[int, Record] = {}
