@@ -197,15 +197,18 @@ def _check_names(names: Sequence[str]) -> None:
 def _explanation(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, trace: Path | None) -> Explanation | None:
     """Return the timeline's explanation of the waits in a step. Also write its trace if `trace` is given."""
     from autosync import jsonio
-    from autosync.simulators.timeline.scene_builder import MOST_RANKS
+    from autosync.simulators.timeline.scene_builder import MOST_MESSAGES, MOST_RANKS
     from autosync.simulators.timeline.simulator import TimelineSimulator
 
+    timeline, rule = TimelineSimulator(model, cluster), ""
     if len(cluster.ranks) > MOST_RANKS:
+        rule = f"every rank is played on clusters of up to {MOST_RANKS} ranks"
+    elif timeline.are_affordable([strategy], every_rank=True) == [False]:
+        rule = f"every message is played of plans with up to {MOST_MESSAGES:,} messages a step"
+    if rule:
         if trace is not None:
-            rule = f"every rank is played on clusters of up to {MOST_RANKS} ranks"
             raise InputError(f"no trace of {len(cluster.ranks)} ranks", rule=rule)
         return None
-    timeline = TimelineSimulator(model, cluster)
     if trace is not None:
         jsonio.write_json(trace, {"traceEvents": timeline.trace(strategy)})
         note(f"wrote {trace}: chrome://tracing and ui.perfetto.dev open it")
@@ -258,7 +261,7 @@ def describe(found: Simulation, explanation: Explanation | None = None) -> str:
             name,
             f"{prediction.seconds * 1e3:.2f}",
             f"{prediction.spread:.0%}" if prediction.spread else "",
-            f"{prediction.seconds / fastest:.3f}" if len(ranked) > 1 else "",
+            f"{prediction.seconds / fastest:.3f}" if len(ranked) > 1 and fastest else "",
             format_time(exposed_seconds(prediction, found.strategies[name], found.model, found.cluster)),
             f"{found.travelled[name]:.0%}" if found.travelled else "",
             in_words(found.strategies[name], found.model),
@@ -294,7 +297,7 @@ def _in_words(explanation: Explanation) -> list[str]:
         told = f"A step that averages takes {format_time(explanation.average_seconds)}, of which"
     # The path may begin before the step does.
     whole = sum(waits.values())
-    lines = [told, *(f"  {seconds / whole:4.0%} {name}" for name, seconds in longest)]
+    lines = [told, *(f"  {seconds / whole:4.0%} {name}" for name, seconds in longest if whole)]
     if explanation.average_seconds is not None:
         lines.append(f"Not every step averages: the mean of all steps is {format_time(explanation.seconds)}.")
     busiest = [busy_in_words(one.link, one.busy_share) for one in explanation.links[:_NUM_REASONS]]

@@ -9,7 +9,7 @@ from autosync.datasets.schema import Record
 from autosync.simulators.analytical.simulator import AnalyticalSimulator
 from autosync.simulators.interface import Prediction, Simulator
 from autosync.simulators.stages.simulator import with_stages
-from autosync.simulators.timeline.scene_builder import MOST_RANKS
+from autosync.simulators.timeline.scene_builder import may_have_too_many
 from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.costs import Costs
@@ -26,9 +26,9 @@ def open_timeline(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None 
 
 
 def most_detailed(model: ModelSpec, cluster: ClusterSpec, *, costs: Costs | None = None) -> Simulator:
-    """Return the timeline; on more than `MOST_RANKS` ranks, one that leaves very many messages to closed forms."""
+    """Return the timeline; where plans may have very many messages, one that leaves these to closed forms."""
     timeline = TimelineSimulator(model, cluster, costs=costs)
-    if len(cluster.ranks) <= MOST_RANKS:
+    if not may_have_too_many(model, cluster):
         return timeline
     return LargeClusterSimulator(timeline, AnalyticalSimulator(model, cluster, costs=costs))
 
@@ -39,7 +39,7 @@ def predictor_of(simulator: Simulator, strategy: Strategy) -> str:
 
 
 class LargeClusterSimulator:
-    """The timeline of a large cluster.
+    """The timeline of a large cluster, or of a large model.
 
     If all nodes do the same, one of them is simulated. If they do not, and a plan has more messages than are
     affordable, the analytical simulator predicts.

@@ -157,6 +157,9 @@ class _Context:
     def _alone(self, cluster: ClusterSpec) -> Forecast:
         """Return the step time of a rank that trains alone: what its profile says of its device, and the interval."""
         seconds = compute_seconds(self.model, cluster)
+        if seconds <= 0:
+            rule = "alone, a rank computes and does nothing else (autosync profile measures how long)"
+            raise InputError(f"{self.model.name} on one rank, and it has no compute times", rule=rule)
         effects = effects_of(seconds, self.model, None, lambda model, _: compute_seconds(model, cluster))
         return forecast(seconds, Ends(0.0, 0.0) if effects else None, effects)
 

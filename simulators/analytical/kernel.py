@@ -1,10 +1,13 @@
 """The analytical kernel: it schedules each step of each unit once, for many strategies. Compiled.
 
 The timeline simulates transfer rates at every moment. This kernel only keeps books: the time until which each lane,
-each link, the processors and the ranks' threads are busy. A transfer begins when its lane is free and its input is
-ready. Among the next transfers of all lanes, the one that can begin first is scheduled first. It takes as long as it
-would alone or, if a link is reserved for earlier transfers, until these and it have passed. A unit of several slices is
-a pipeline: its next step begins when the first slice is done.
+each link, the processors and the ranks' threads are busy. Local work and the bytes of transfers keep processors busy;
+the time that each message takes there, of any size, is not in the books.
+
+A transfer begins when its lane is free and its input is ready. Among the next transfers of all lanes, the one that can
+begin first is scheduled first. It takes as long as it would alone or, if a link is reserved for earlier transfers,
+until these and it have passed. A unit of several slices is a pipeline: its next step begins when the first slice is
+done.
 
 With overlap into the next forward pass, steps are simulated in succession until they are alike; otherwise one step from
 rest is enough.

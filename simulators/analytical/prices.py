@@ -139,7 +139,10 @@ class PriceList:
     def _add_processors(
         self, uses: dict[int, tuple[float, float]], step: TransferStep, processors: int, num_bytes: tuple[float, float]
     ) -> None:
-        """Add the use of the shared processors: the seconds for a slice, and for each unit of the measure."""
+        """Add the use of the shared processors: the seconds for a slice's messages, and for each unit of the measure.
+
+        The kernel does not count the former (see `tables.USE`).
+        """
         if self._costs.num_processors is None:
             return
         costs = self._costs.processor

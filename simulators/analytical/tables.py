@@ -65,7 +65,11 @@ that leave ranks for each unit of the measure.
 """
 
 USE = np.dtype([("resource", np.int64), ("fixed", np.float64), ("unit", np.float64)])
-"""The time for which a step uses a resource: seconds for a slice, and for each unit of the measure."""
+"""The time for which a step uses a resource: seconds for a slice, and for each unit of the measure.
+
+For a transfer, the kernel counts only the latter, the time for its bytes. `totals` counts both: the processor time that
+messages take whatever their size is among the features of learned simulators, and delays no step of this one.
+"""
 
 RESOURCE = np.dtype([("kind", np.int64), ("speed", np.float64)])
 """A resource. `speed` converts a link's seconds to bytes."""

@@ -47,6 +47,12 @@ def push(heap: Heap, time: float, value: int) -> None:
     """
     entries, counts = heap.entries, heap.counts
     if time <= heap.now[0]:
+        if counts[2] == len(heap.soon):
+            # Any number of events may happen at one moment, in which those before these have happened.
+            num_left = counts[2] - counts[1]
+            for position in range(num_left):
+                heap.soon[position] = heap.soon[counts[1] + position]
+            counts[1], counts[2] = 0, num_left
         heap.soon[counts[2]] = value
         counts[2] += 1
         return

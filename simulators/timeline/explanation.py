@@ -265,6 +265,8 @@ class _Path:
 
 def _busy_links(cluster: ClusterSpec, scene: Scene, seconds: float) -> tuple[BusyLink, ...]:
     """Return the busy shares of the links: the bytes of a step on each link over its rate and the step's time."""
+    # A step that takes no time, of a model without times that trains alone, sends nothing.
+    seconds = seconds or np.inf
     network, num_nodes = scene.network, len(cluster.nodes)
     out = np.zeros(len(network.link_rate))
     into = np.zeros(len(network.queue_rate))

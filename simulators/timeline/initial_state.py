@@ -30,7 +30,8 @@ def initial_state(scene: Scene, num_iterations: int) -> PlayState:
     num_ranks, num_parts, num_lines = len(scene.trains), len(scene.parts), len(scene.lines)
     num_items = num_parts + num_ranks * scene.num_gates
     most_on_a_link = int(np.bincount(scene.lines["link"]).max(initial=0))
-    # Upper limits for entries in queues and for upcoming events. A model's program may take no time at all.
+    # Upper limits for entries in queues and for upcoming events. Steps may take no time at all: then the events of all
+    # of them happen at one moment, but no more are upcoming at a time.
     num_entries = 4 * len(scene.message_bytes) + 4 * len(scene.channels) + 64
     num_events = 2 * num_entries + 2 * num_parts + num_ranks * (8 + 3 * scene.num_lanes + len(scene.program)) + 64
     state = PlayState(

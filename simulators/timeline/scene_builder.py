@@ -23,6 +23,7 @@ from autosync.simulators.timeline.scene_inputs import SceneInputs
 from autosync.simulators.timeline.scene_tables import scene_of
 from autosync.simulators.timeline.stock_ddp import is_stock
 from autosync.simulators.timeline.training_program import Program, program_of, seconds_at, with_update, with_work
+from autosync.simulators.timeline.transfer_sizes import WHOLE_BYTES
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.compute_pace import USUAL, Pace, paces_of
 from autosync.specs.costs import Costs
@@ -50,7 +51,19 @@ FEW_MESSAGES = 1_500_000
 """The largest number of messages a step that are all simulated if their order is chance, although nodes are equal."""
 
 MOST_MESSAGES = 3_000_000
-"""The largest number of messages a step that are simulated on larger clusters."""
+"""The largest number of messages a step that are simulated, unless one node represents all others."""
+
+_FEW_RANKS = 16
+_SHORTEST_PIECE_BYTES = WHOLE_BYTES // 2
+
+
+def may_have_too_many(model: ModelSpec, cluster: ClusterSpec) -> bool:
+    """Return whether plans may have more than `MOST_MESSAGES` messages, so that they must be counted.
+
+    Among few ranks, only the bytes of a large model make so many.
+    """
+    num_ranks = len(cluster.ranks)
+    return num_ranks > _FEW_RANKS or 2 * num_ranks * model.num_bytes > MOST_MESSAGES * _SHORTEST_PIECE_BYTES
 
 
 class BatchDivision(NamedTuple):
@@ -153,10 +166,19 @@ class SceneBuilder:
         return timed(_at_paces(scene_of(inputs), inputs.program, paces), reads, tables)
 
     def is_affordable(
-        self, tables: Tables, overlap: Overlap, division: BatchDivision = EVEN, reads: Reads | None = None
+        self,
+        tables: Tables,
+        overlap: Overlap,
+        division: BatchDivision = EVEN,
+        reads: Reads | None = None,
+        *,
+        every_rank: bool = False,
     ) -> bool:
-        """Return whether a plan's messages are few enough to simulate all of them."""
-        if reads is None and self._are_alike(tables, overlap, division):
+        """Return whether a plan's messages are few enough to simulate all of them.
+
+        Those of one node are few enough, if it represents all others: not with `every_rank` or `reads`.
+        """
+        if not every_rank and reads is None and self._are_alike(tables, overlap, division):
             return True
         return num_messages(tables) + (0 if reads is None else num_messages_of(reads)) <= MOST_MESSAGES
 

@@ -24,7 +24,7 @@ from autosync.simulators.timeline.explanation import Explanation, explanation_of
 from autosync.simulators.timeline.kernel import play
 from autosync.simulators.timeline.reads import num_last_steps
 from autosync.simulators.timeline.scene import Played, Scene
-from autosync.simulators.timeline.scene_builder import MOST_RANKS, BatchDivision, SceneBuilder
+from autosync.simulators.timeline.scene_builder import BatchDivision, SceneBuilder, may_have_too_many
 from autosync.simulators.timeline.steady_state import num_until_all, step_seconds
 from autosync.simulators.timeline.trace import trace_of
 from autosync.specs.cluster import ClusterSpec
@@ -72,9 +72,12 @@ class TimelineSimulator:
         self._learned.update(zip(new, self._played(list(new.values())), strict=True))
         self._scale = scale(np.array([self._learned[one.strategy_id] for one in trials]), trials)
 
-    def are_affordable(self, strategies: Sequence[Strategy]) -> list[bool]:
-        """Return for each strategy whether its messages are few enough to simulate all of them."""
-        if len(self._cluster.ranks) <= MOST_RANKS:
+    def are_affordable(self, strategies: Sequence[Strategy], *, every_rank: bool = False) -> list[bool]:
+        """Return for each strategy whether its messages are few enough to simulate all of them.
+
+        With `every_rank`, they are those of all ranks even if one node represents all others.
+        """
+        if not may_have_too_many(self._model, self._cluster):
             return [True] * len(strategies)
         found: list[bool] = []
         for begin in range(0, len(strategies), _BATCH):
@@ -83,7 +86,11 @@ class TimelineSimulator:
             for number, strategy in enumerate(some):
                 tables = self._tables(plans, number)
                 reads = reads_of(strategy, self._model, self._cluster)
-                found.append(self._builder.is_affordable(tables, strategy.overlap, _division(strategy), reads))
+                found.append(
+                    self._builder.is_affordable(
+                        tables, strategy.overlap, _division(strategy), reads, every_rank=every_rank
+                    )
+                )
         return found
 
     def _played(self, strategies: Sequence[Strategy]) -> Iterator[float]:

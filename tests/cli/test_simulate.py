@@ -15,7 +15,9 @@ import pytest
 
 from autosync.plan.bound import bound
 from autosync.simulators.catalogue import open_simulator, simulator_names
+from autosync.simulators.timeline import scene_builder
 from autosync.specs.cluster_file import load_cluster, save_cluster
+from autosync.specs.model import Timeline
 from autosync.specs.model_file import load_model, save_model
 from autosync.specs.use_sample import UseSample
 from autosync.strategy.bundle import Bundle, save_bundle
@@ -150,6 +152,25 @@ def test_one_strategy_is_explained(shell: Shell) -> None:
     assert "from one step's end to the next one's, of which" in shell.out
     assert "Busiest links:" in shell.out
     assert shell.json("simulate", "ddp", "ps", *CONTEXT)["explanation"] is None
+
+
+def test_a_model_without_times_takes_none_alone(shell: Shell) -> None:
+    model, cluster = load_model("model.yaml"), load_cluster("cluster.yaml")
+    segments = tuple(replace(one, seconds=0.0) for one in (*model.timeline.forward, *model.timeline.backward))
+    count = len(model.timeline.forward)
+    timeline = Timeline(device="none", source="computed", forward=segments[:count], backward=segments[count:])
+    save_model(replace(model, timeline=timeline), "untimed.yaml")
+    save_cluster(Path("alone.yaml"), replace(cluster, alike=(), nodes=(replace(cluster.nodes[0], devices=1),)))
+    context = ("--model", "untimed.yaml", "--cluster", "alone.yaml")
+    for names in (("ddp",), ("ddp", "all_reduce_per_variable")):
+        assert shell.run("simulate", *names, *context) == 0, shell.err
+
+
+def test_a_plan_of_very_many_messages_is_not_explained(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scene_builder, "MOST_MESSAGES", 0)
+    assert shell.json("simulate", "ddp", *CONTEXT)["explanation"] is None
+    assert shell.run("simulate", "ddp", *CONTEXT, "--trace", "out.json") == 2
+    assert "every message is played of plans with up to 0 messages a step" in shell.err
 
 
 def test_a_step_that_averages_is_explained_by_its_own_time(shell: Shell) -> None:

@@ -228,6 +228,9 @@ class Rank:
             self.world.errors.append(error)
             if self.session is not None:
                 self.session.leave_to_parent()
+                # Otherwise it refuses steps of optimizers in later tests, whose parameters may have the same ids.
+                for hook in self.session._step.guard._hooks:
+                    hook.remove()
             with self.world.steps_called:
                 self.world.steps_called.notify_all()
 
@@ -288,6 +291,8 @@ class Meets:
 
 class NoLinks:
     """There is no wire."""
+
+    heard_at = 0.0
 
     def __init__(self, rank: int) -> None:
         self.rank = rank

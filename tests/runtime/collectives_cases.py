@@ -8,7 +8,7 @@ import torch
 from wire_rank import DTYPES, SHORT, Here, total, values
 
 from autosync.errors import OperationError
-from autosync.runtime.wire.native_collectives import run_native
+from autosync.runtime.wire.native_collectives import naming, run_native
 
 
 def native_collectives(here: Here) -> Any:
@@ -38,7 +38,8 @@ def a_dead_peer_of_a_native_collective(here: Here) -> Any:
     if here.rank == here.num_ranks - 1:
         os._exit(0)
     try:
-        run_native("all_reduce", links.native(here.everyone, 0), torch.ones(500_000))
+        with naming(links, here.everyone):
+            run_native("all_reduce", links.native(here.everyone, 0), torch.ones(500_000))
     except OperationError as error:
         links.close()
         return str(error)

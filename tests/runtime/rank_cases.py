@@ -17,8 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 from autosync.runtime.parallelize import no_sync, parallelize, release
 
 
-def exact(task: str, bundle: str) -> str:
-    with training(task, bundle) as made:
+def exact(task: str, bundle: str, **options: Any) -> str:
+    with training(task, bundle, **options) as made:
         made.steps()
         return difference(made.values(), by_ddp(task))
 

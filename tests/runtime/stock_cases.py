@@ -144,6 +144,22 @@ def penalties_apart_are_synchronised() -> list[str]:
 
 
 @case
+def sums_of_float16_do_not_overflow() -> list[float]:
+    """A pass that the Reducer was prepared for, and one that it was not."""
+    model = nn.Linear(1, 1, bias=False).half()
+    found = []
+    with reducing(model, [[0]]) as reducer:
+        for syncs in (True, False):
+            model.zero_grad()
+            reducer.syncs = syncs
+            loss = model(torch.full((1, 1), 40_000.0).half()).sum()
+            reducer.syncs = True
+            loss.backward()
+            found += [float(one) for one in gradients(model).values() if one != 40_000]
+    return found
+
+
+@case
 def end_of_backward_is_told_with_final_gradients() -> list[str]:
     model, loss = made("tied")
     seen: list[dict[str, Tensor]] = []
@@ -218,6 +234,16 @@ def unused_parameters_count_as_zero() -> list[Any]:
             reducer.check()
             found.append(None if weight.grad is None else bool(weight.grad.any()))
     return [*found, told]
+
+
+@case
+def unused_parameters_in_debug() -> list[Any]:
+    """torch's reducer then names parameters that got no gradient, before it numbers them."""
+    dist.set_debug_level(dist.DebugLevel.INFO)
+    try:
+        return unused_parameters_count_as_zero()
+    finally:
+        dist.set_debug_level(dist.DebugLevel.OFF)
 
 
 @case

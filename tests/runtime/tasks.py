@@ -1,6 +1,7 @@
 """Small tasks in float64, so that equal means equal: each has something that is easy to get wrong."""
 
 import itertools
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -135,6 +136,43 @@ def small() -> Task:
     )
 
 
+class Shared(nn.Module):
+    """Gradients that share memory under torch, each of which is complete a while before the next one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(5, 6)
+        self.added = nn.Parameter(torch.randn(6))
+        self.left = nn.Parameter(torch.randn(2, 3))
+        self.right = nn.Parameter(torch.randn(3, 2))
+        self.last = nn.Linear(6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Nothing is broadcast: what arrives for the parameter is the gradient that goes on to the first layer.
+        y = torch.tanh(_late(self.first(x)) + self.added.unsqueeze(0))
+        # Both views have one gradient.
+        z: Tensor = self.last(y * (_late(self.left.view(6)) + self.right.view(6)))
+        return z
+
+
+def _late(x: Tensor) -> Tensor:
+    """The same; its gradient goes on when what came before has had time to travel."""
+    if x.requires_grad:
+        x.register_hook(lambda _: time.sleep(0.05))  # type: ignore[no-untyped-call]
+    return x
+
+
+def shared() -> Task:
+    return Task(
+        name="shared",
+        model=lambda: Shared().double(),
+        batch=lambda generator: torch.randn(1, 5, generator=generator, dtype=torch.float64),
+        loss=lambda model, x: (model(x) - x.sum(1, keepdim=True)).square().mean(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05),
+        batch_size=1,
+    )
+
+
 def half() -> Task:
     """In bfloat16."""
     task = small()
@@ -176,7 +214,7 @@ def tokens() -> Task:
 
 EXACT = (transformer, convnet, odd, clipped)
 
-assert len({task().name for task in itertools.chain(EXACT, (small, half, tokens))}) == 7
+assert len({task().name for task in itertools.chain(EXACT, (small, shared, half, tokens))}) == 8
 
 
 def rows() -> Task:

@@ -40,6 +40,8 @@ REFUSALS_OF_ENGINE = {
     "step without sync": _NO_BACKWARD,
 }
 SHARED, OWNED = "all_reduce_per_variable", "sharded"
+# Tasks that train as under DDP, with the strategies of their bundles.
+EXACT = (("half", OWNED), ("shared", SHARED), ("shared", OWNED))
 # Where the first rank is interrupted, under which strategy, and how it is refused to go on.
 INTERRUPTED = {
     "in_backward": (SHARED, "OperationError: the end of a backward pass was cut short"),
@@ -83,12 +85,13 @@ def test_a_script_is_served_or_refused(make_ranks: Callable[[str], Any]) -> None
             ["same; OperationError: the gradient of 2.weight belongs to the engine"] * 2,
         ),
     }
+    exact = [(task, ranks.bundle(name, task)) for task, name in EXACT]
+    cases += [("exact", {"task": task, "bundle": bundle, "hand_off": False}) for task, bundle in exact]
     cases += [(case, arguments) for case, (arguments, _) in others.items()]
-    expected = [answer for pair in EXPECTED.values() for answer in pair]
+    expected = [answer for pair in EXPECTED.values() for answer in pair] + [""] * len(exact)
     expected_of = [[answer, answer] for answer in expected] + [list(pair) for _, pair in others.values()]
     last = [
         *((f"interrupt_cases:{case}", {"bundle": bundles[name]}) for case, (name, _) in INTERRUPTED.items()),
-        ("exact", {"task": "half", "bundle": ranks.bundle("sharded", "half")}),
         *(("refusals", {"bundle": bundle}) for bundle in bundles.values()),
         *((case, {"bundle": bundles[OWNED]}) for case in ("failing_engine", "late_rank")),
     ]
@@ -100,9 +103,8 @@ def test_a_script_is_served_or_refused(make_ranks: Callable[[str], Any]) -> None
             assert wanted[rank] or answer == "", (rank, case, arguments)
             assert "threads left" not in str(answer)
         assert len(given) == len(cases) + len(last)
-        *interrupted, in_half, refused, refused_by_engine, failing, late = given[len(cases) :]
+        *interrupted, refused, refused_by_engine, failing, late = given[len(cases) :]
         _refused_after_interrupts(rank, interrupted)
-        assert in_half == "", "bfloat16"
         assert (refused, refused_by_engine) == (REFUSALS, REFUSALS_OF_ENGINE)
         _told_of_failures(rank, failing, late)
 

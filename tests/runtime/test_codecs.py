@@ -260,3 +260,36 @@ def test_a_sum_that_float16_cannot_say_is_refused() -> None:
     memory.view(operation.inputs).mul_(2)
     with pytest.raises(OperationError, match=WORDS):
         work.run(decode_at, 0)
+
+
+@pytest.mark.parametrize(
+    ("number", "doubled", "refusing"),
+    [
+        # The left factor, its sum, the right factor, and its sum are too large.
+        (6e4, "", "encode"),
+        (3e4, "encode", "project"),
+        (4e4, "", "project"),
+        (3e4, "project", "decode"),
+    ],
+)
+def test_factors_that_float16_cannot_say_are_refused(number: float, doubled: str, refusing: str) -> None:
+    variable = Variable(name="weight", shape=(4, 6), dtype="float16", use=0, ready=0)
+    plan = plan_of(AllReduce(), 1, 1, codec=PowerSGD(rank=2), variable=variable)
+    memory = Memory(plan, {"weight": torch.zeros(4, 6).half()}, contributes=True)
+    gradient = torch.zeros(4, 6).half()
+    # The right factor begins with 1.3 for this column.
+    gradient[:, 3] = number
+    memory.take_gradient("weight", gradient)
+    work = Locals(plan, memory, rank=0, updates={})
+    for kind in ("encode", "project", "decode"):
+        index, operation = next(
+            (i, one) for i, one in enumerate(plan.operations) if isinstance(one, Local) and one.kind == kind
+        )
+        if kind == refusing:
+            with pytest.raises(OperationError, match=WORDS):
+                work.run(index, 0)
+            return
+        work.run(index, 0)
+        if kind == doubled:
+            # As the sum over two ranks with the same gradient.
+            memory.view(operation.outputs[-1:]).mul_(2)

@@ -17,6 +17,8 @@ def test_a_dead_peer_is_an_error(wire_answers):
     dead = wire_answers["a_dead_peer_of_a_native_collective"]
     assert len(dead) == NUM_RANKS - 1
     assert all(error.startswith("native all_reduce: ") for error in dead)
+    everyone = ", ".join(f"rank {rank} on host-{rank}" for rank in range(NUM_RANKS))
+    assert all(error.endswith(f" (among {everyone})") for error in dead)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,9 @@ class Noting:
     def abort(self) -> None:
         return
 
+    def heard_at(self) -> float:
+        return 0.0
+
     def transfer(self, operation: int, iteration: int, following: Callable[[], int | None]) -> None:
         transfer = self.plan.operations[operation]
         assert isinstance(transfer, Transfer)
@@ -214,6 +217,53 @@ def test_waits_for_no_more_and_no_less_than_what_is_due(name: str) -> None:
         engine.wait_due()
     finally:
         work.may_go.set()
+        engine.close()
+
+
+class Slow(Noting):
+    """Each transfer takes longer than the limit; pieces of it arrive meanwhile, up to the last one."""
+
+    last_at = 0.0
+    num_pieces = 6
+    ends = True
+
+    def heard_at(self) -> float:
+        return self.last_at
+
+    def transfer(self, operation: int, iteration: int, following: Callable[[], int | None]) -> None:
+        for _ in range(self.num_pieces):
+            time.sleep(0.1)
+            self.last_at = time.perf_counter()
+        while not self.ends:
+            time.sleep(0.01)
+        super().transfer(operation, iteration, following)
+
+
+@pytest.mark.parametrize("num_pieces", [6, 0])
+def test_a_wait_is_too_long_only_if_nothing_arrives(num_pieces: int) -> None:
+    plan = examples("backward")["all_reduce"].plan()
+    work = Slow(plan)
+    num_variables = _num_variables(plan)
+    engine = Engine(plan, script_of(plan, 0, num_variables, engine_updates(plan)), work, rank=0, timeout_seconds=0.4)
+    try:
+        engine.begin()
+        for variable in range(num_variables):
+            engine.gradient_ready(variable)
+        engine.wait("backward_returns")
+        engine.step_called()
+        engine.user_updated()
+        engine.wait_done()
+        engine.begin()
+        # From here on transfers stand still in the end.
+        work.num_pieces, work.ends = num_pieces, False
+        began = time.perf_counter()
+        for variable in range(num_variables):
+            engine.gradient_ready(variable)
+        with pytest.raises(OperationError, match=r"no end within 0\.4 s"):
+            engine.wait("backward_returns")
+        assert time.perf_counter() - began >= 0.1 * num_pieces + 0.3
+    finally:
+        work.ends = True
         engine.close()
 
 

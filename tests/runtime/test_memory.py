@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,12 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autosync.plan.lowering import lower
-from autosync.plan.types import Plan
+from autosync.plan.types import Plan, Transfer
+from autosync.runtime.local.operations import Locals
+from autosync.runtime.memory.early_division import parts_divided_early
 from autosync.runtime.memory.regions import Memory
 from autosync.specs.model import ModelSpec, Variable
 from autosync.strategy.parts import Partition
 from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.space import Limits, Space
+from tests.helpers.collectives import carry_out
 from tests.helpers.example_plans import cluster_of, model_with
 from tests.helpers.random_specs import random_model
 
@@ -65,6 +69,28 @@ def test_merged_gradients_are_copied_into_one_buffer_and_back() -> None:
     # What the script has kept is its own.
     whole.zero_()
     assert torch.equal(gradients["b"], 3 * expected[:6])
+
+
+@pytest.mark.parametrize("names", [(("w",), ("b",)), (("b", "w"),)])
+def test_gradients_of_float16_are_averaged_where_their_sum_would_overflow(names: tuple[tuple[str, ...], ...]) -> None:
+    model = model_with(*[replace(one, dtype="float16") for one in (WEIGHT, BIAS)])
+    strategy = Strategy(messages=tuple(Message(parts=parts) for parts in names))
+    plan = lower(strategy, model, cluster_of(1, 1))
+    memories = [Memory(plan, _parameters(model), contributes=True) for _ in range(plan.num_workers)]
+    works = [Locals(plan, memory, rank=rank, updates={}) for rank, memory in enumerate(memories)]
+    gradients = [{one.name: torch.full(one.shape, 40_000.0).half() for one in (WEIGHT, BIAS)} for _ in memories]
+    for memory, brought in zip(memories, gradients, strict=True):
+        for name, gradient in brought.items():
+            assert memory.take_gradient(name, gradient) is gradient
+    for index, operation in enumerate(plan.operations):
+        if isinstance(operation, Transfer):
+            carry_out(operation, [memory.view(operation.regions) for memory in memories])
+        elif operation.kind == "average":
+            for work in works:
+                work.run(index, 0)
+    for memory, brought in zip(memories, gradients, strict=True):
+        memory.return_gradients(brought)
+        assert all(bool((gradient == 40_000).all()) for gradient in brought.values())
 
 
 def test_parts_along_the_first_axis_are_in_place_and_others_are_staged() -> None:
@@ -120,4 +146,6 @@ def _elements(plan: Plan, index: int, tensors: dict[str, torch.Tensor]) -> torch
     part = plan.parts[region.part]
     tensor = tensors[part.variable.name]
     cut = tensor.narrow(part.axis, part.begin, part.end - part.begin) if tensor.dim() else tensor
-    return cut.reshape(-1)[region.start : region.stop]
+    found = cut.reshape(-1)[region.start : region.stop]
+    is_divided = region.kind == "grad" and region.part in parts_divided_early(plan)
+    return found / plan.num_workers if is_divided else found

@@ -19,6 +19,9 @@ from autosync.runtime.wire.transfer_pieces import (
     Pieces,
     Receive,
     Send,
+    _Piece,
+    _Writers,
+    compile_contents,
     compile_pieces,
     cut_moves,
 )
@@ -195,6 +198,30 @@ def test_chunks_of_any_lengths(sizes, seed):
     wire = Wire(programs, buffers, [2] * n, rng)
     wire.run()
     assert all(np.array_equal(member.buffer, values) for member, values in zip(wire.members, expected, strict=True))
+
+
+def test_contents_of_the_same_sizes_are_compiled_once():
+    sizes = {"num_members": 3, "position": 1, "bounds": (0, 4, 4, 9), "item_bytes": 1}
+    found = compile_contents("all_gather_v", "ring", **sizes)
+    assert found == cut_moves(expand("all_gather_v", "ring", 3), (0, 4, 4, 9), position=1, item_bytes=1)
+    assert compile_contents("all_gather_v", "ring", **sizes) is found
+    assert compile_contents("all_gather_v", "ring", **{**sizes, "bounds": (0, 4, 5, 9)}) != found
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(1, 12)), max_size=12), st.integers(0, 3))
+def test_the_last_writer_is_found_among_ranges_of_any_lengths(writes, number):
+    writes.sort(key=lambda write: write[0])
+    pieces = [_Piece(Move(at, 0, 1, 0, 1, adds=True), (at, 0), start, start + length) for at, start, length in writes]
+    writers = _Writers(pieces)
+    for start in range(0, 40, 3):
+        leaving = _Piece(Move(number, 1, 2, 0, 1, adds=True), (number, 0), start, start + 4)
+        reaching = [
+            (piece.move.round, place)
+            for place, piece in enumerate(pieces, start=1)
+            if piece.move.round < number and piece.start < start + 4 and start < piece.stop
+        ]
+        latest = max((at for at, _ in reaching), default=-1)
+        assert writers.last_before(leaving) == max((place for at, place in reaching if at == latest), default=0)
 
 
 def test_over_trees_a_piece_counts_as_much_as_the_mean_one():

@@ -92,6 +92,13 @@ def test_cut_sent_merged_and_joined_is_the_dense_average(each: list[torch.Tensor
     assert torch.equal(back.indices(), torch.unique(torch.cat([one.coalesce().indices()[0] for one in each]))[None])
 
 
+def test_rows_of_float16_are_averaged_where_their_sum_would_overflow() -> None:
+    large = Rows(torch.tensor([1, 4]), torch.full((2, WIDTH), 60_000.0).half())
+    found = merge_rows([large, large, Rows(large.indices[:1], large.values[:1])], 3)
+    assert found.values.dtype == torch.float16
+    assert found.values[:, 0].tolist() == [60_000, 40_000]
+
+
 @given(st.sampled_from(sorted(DTYPES)).flatmap(lambda dtype: st.tuples(st.just(dtype), gradients(dtype=dtype))))
 def test_packed_rows_come_back_bit_by_bit(case: tuple[str, torch.Tensor]) -> None:
     dtype, gradient = case

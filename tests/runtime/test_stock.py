@@ -227,6 +227,7 @@ def test_accumulated_gradients_are_those_of_ddp(answers: list[dict[str, Any]]) -
         "several_forwards_before_one_backward",
         "backward_again_is_synchronised",
         "penalties_apart_are_synchronised",
+        "sums_of_float16_do_not_overflow",
         "end_of_backward_is_told_with_final_gradients",
         "reentrant_checkpoint",
         "copies_are_ordinary",
@@ -239,9 +240,12 @@ def test_a_script_may_do_what_it_does_under_ddp(answers: list[dict[str, Any]], c
     assert [answer[case] for answer in answers] == [[]] * len(answers)
 
 
-def test_an_unused_parameter_has_no_gradient_where_no_rank_has_used_it(answers: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("case", ["unused_parameters_count_as_zero", "unused_parameters_in_debug"])
+def test_an_unused_parameter_has_no_gradient_where_no_rank_has_used_it(
+    answers: list[dict[str, Any]], case: str
+) -> None:
     for answer in answers:
-        assert answer["unused_parameters_count_as_zero"] == [len(answers) > 1 or None, None, True, [True] * 3]
+        assert answer[case] == [len(answers) > 1 or None, None, True, [True] * 3]
 
 
 def test_closed_it_is_gone(answers: list[dict[str, Any]]) -> None:

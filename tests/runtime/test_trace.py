@@ -10,6 +10,7 @@ import torch
 
 from autosync.errors import OperationError
 from autosync.runtime.engine.trace import COMPUTE, ComputeSpan, Trace, trace_path
+from autosync.runtime.local.joint_optimizer import joined
 
 
 def _events(path: Path) -> list[dict[str, object]]:
@@ -70,6 +71,21 @@ def test_training_is_spans_of_forward_backward_and_optimizer(tmp_path: Path) -> 
     spans = [(e["name"], e["args"]) for e in _events(tmp_path / "t.json") if e["ph"] == "X"]
     steps = [(name, {"iteration": number}) for number in range(2) for name in ("forward", "backward", "optimizer")]
     assert spans == [*steps, ("forward", {"iteration": 2})]
+
+
+def test_several_optimizers_step_in_one_iteration(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 2)
+    first, second = (torch.optim.SGD([one], lr=0.1) for one in model.parameters())
+    compute = ComputeSpan(Trace(tmp_path / "t.json", rank=0, host="here"), model, joined([first, second]))
+    for _ in range(2):
+        model(torch.ones(1, 3)).sum().backward()
+        compute.backward_ends()
+        second.step()
+        first.step()
+    compute.close()
+    spans = [(e["name"], e["args"]) for e in _events(tmp_path / "t.json") if e["ph"] == "X"]
+    names = ("forward", "backward", "optimizer", "optimizer")
+    assert spans == [(name, {"iteration": number}) for number in range(2) for name in names]
 
 
 def test_a_model_is_saved_and_copied_without_its_timeline(tmp_path: Path) -> None:

@@ -156,13 +156,20 @@ def test_more_ranks_are_predicted_from_one_node() -> None:
 
 
 def test_what_closed_forms_predict_carries_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scene_builder, "MOST_MESSAGES", 0)
+    monkeypatch.setattr(scene_builder, "MOST_MESSAGES", 8_000)
     nodes = tuple(
         [Node(name=f"n{n}", host=f"n{n}", devices=8, bandwidth_out=r, bandwidth_in=r) for n, r in enumerate((1e9, 5e8))]
     )
     found = predict_scaling(_model(), ClusterSpec(name="unlike", nodes=nodes, launcher="ssh"), [2, 9], find=_sharded)
     assert [outlook.simulator for outlook in _outlooks(found)] == ["timeline", "timeline", "analytical", "analytical"]
     assert [size["stock_ddp"]["simulator"] for size in fields(found)["sizes"]] == ["timeline", "analytical"]
+
+
+def test_a_model_without_times_is_refused_where_nothing_is_sent() -> None:
+    model = replace(_model(seconds=0), timeline=replace(_model(seconds=0).timeline, profiled=None))
+    with pytest.raises(InputError, match="tiny on one rank, and it has no compute times"):
+        predict_scaling(model, load_cluster("2-hosts"), [1, 2], find=_sharded)
+    assert predict_scaling(model, load_cluster("2-hosts"), [2], find=_sharded).sizes[0].best.step_seconds.value > 0
 
 
 def test_no_size_is_refused() -> None:

@@ -12,6 +12,7 @@ from autosync.datasets.schema import Record
 from autosync.errors import UnknownNameError
 from autosync.simulators.catalogue import open_simulator, simulator_names
 from autosync.simulators.interface import Prediction
+from autosync.simulators.large_clusters import most_detailed, predictor_of
 from autosync.simulators.timeline import scene_builder
 from autosync.simulators.timeline.scene_builder import MOST_RANKS
 from autosync.specs.cluster import ClusterSpec
@@ -47,6 +48,18 @@ def test_very_many_messages_are_predicted_in_closed_form(monkeypatch: pytest.Mon
     assert found.predict([server, ring]) == [*closed, played[1]]
     assert found.predict([ring, server]) == [played[1], *closed]
     assert closed[0] != played[0]
+
+
+def test_very_many_messages_of_a_large_model_are_too_many_on_any_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, small = two_layers(), cluster_of(1, 1, 2)
+    strategy = build_preset("ps", model, small)
+    assert predictor_of(most_detailed(model, small), strategy) == "timeline"
+    played = open_simulator("timeline", model, small).predict([strategy])
+    monkeypatch.setattr(scene_builder, "MOST_MESSAGES", 100)
+    found = most_detailed(model, small)
+    assert predictor_of(found, strategy) == "analytical"
+    closed = open_simulator("analytical", model, small).predict([strategy])
+    assert found.predict([strategy]) == closed != played
 
 
 def test_a_simulator_says_its_own_name() -> None:

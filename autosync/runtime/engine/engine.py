@@ -88,6 +88,8 @@ class Engine:
         self._is_closing = False
         self._closed = False
         self._error: BaseException | None = None
+        # When the last operation was done.
+        self._done_at = 0.0
         # Other threads of the script may wait, besides the training thread.
         self._waiting = threading.Lock()
         self._main = _Sleeper()
@@ -200,7 +202,7 @@ class Engine:
             self._raise()
 
     def wait_no_longer_than(self, seconds: float) -> None:
-        """Limit every further wait for other ranks to this time."""
+        """Limit every further wait in which nothing goes on to this time."""
         self._timeout_seconds = min(self._timeout_seconds, seconds)
 
     def close(self) -> None:
@@ -283,7 +285,7 @@ class Engine:
             self._wait_alone(is_met)
 
     def _wait_alone(self, is_met: Callable[[], bool]) -> None:
-        start_ns = time.perf_counter_ns()
+        start_ns, began_at = time.perf_counter_ns(), time.perf_counter()
         has_slept = False
         while True:
             with self._lock:
@@ -294,10 +296,16 @@ class Engine:
             if self._error is not None:
                 self._raise()
             has_slept = True
-            if not self._main.sleep(self._timeout_seconds):
-                raise OperationError(f"rank {self._rank}: {self.where()}: no end within {self._timeout_seconds:g} s")
+            if not self._main.sleep(self._patience(began_at)) and not self._patience(began_at):
+                limit = f"{self._timeout_seconds:g} s in which nothing went on"
+                raise OperationError(f"rank {self._rank}: {self.where()}: no end within {limit}")
         if self._trace is not None and has_slept:
             self._trace.add("wait", "wait", COMPUTE, start_ns, iteration=self.iteration)
+
+    def _patience(self, began_at: float) -> float:
+        """Return for how long to wait on: the limit counts from when anything was last done, sent or received."""
+        last = max(began_at, self._done_at, self._work.heard_at())
+        return max(0.0, last + self._timeout_seconds - time.perf_counter())
 
     def _raise(self) -> None:
         raise OperationError(f"rank {self._rank}: {self._error}") from self._error
@@ -379,5 +387,6 @@ class Engine:
         if self._trace is not None:
             kind: Literal["transfer", "local"] = "transfer" if is_transfer else "local"
             self._trace.add(kind, self.name(item), thread_of(lane), start_ns, iteration=iteration.number)
+        self._done_at = time.perf_counter()
         with self._lock:
             self._iterations.settle(iteration, item)

@@ -90,6 +90,9 @@ class Execution:
     def local(self, operation: int, iteration: int) -> None:
         self._locals.run(operation, iteration)
 
+    def heard_at(self) -> float:
+        return self.links.heard_at
+
     def abort(self) -> None:
         self.links.abort()
 

@@ -122,14 +122,18 @@ class Trace:
 
 
 class ComputeSpan:
-    """Records training's own work on this rank as spans of a trace: forward, backward, optimizer."""
+    """Records training's own work on this rank as spans of a trace: forward, backward, optimizer.
+
+    The first forward pass after a step begins the next iteration, so steps of several optimizers are in one.
+    """
 
     def __init__(self, trace: Trace, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._trace = trace
         self._start_ns: dict[str, int] = {}
         self._iteration = 0
+        self._has_stepped = False
         self._hooks: list[Any] = [
-            model.register_forward_pre_hook(Hook(lambda *_: self._begin("forward")), prepend=True),
+            model.register_forward_pre_hook(Hook(lambda *_: self._forward_begins()), prepend=True),
             model.register_forward_hook(Hook(lambda *_: self._forward_ends())),
             optimizer.register_step_pre_hook(Hook(lambda *_: self._begin("optimizer"))),
             optimizer.register_step_post_hook(Hook(lambda *_: self._step_ends())),
@@ -143,6 +147,11 @@ class ComputeSpan:
         if start_ns is not None:
             self._trace.add("compute", name, COMPUTE, start_ns, iteration=self._iteration)
 
+    def _forward_begins(self) -> None:
+        self._iteration += self._has_stepped
+        self._has_stepped = False
+        self._begin("forward")
+
     def _forward_ends(self) -> None:
         self._end("forward")
         if torch.is_grad_enabled():
@@ -155,7 +164,7 @@ class ComputeSpan:
 
     def _step_ends(self) -> None:
         self._end("optimizer")
-        self._iteration += 1
+        self._has_stepped = True
         self._trace.write()
 
     def close(self) -> None:

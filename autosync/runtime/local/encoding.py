@@ -152,7 +152,8 @@ class Encoding:
             right = self._rights[self._plan.regions[index].part]
             left = self._matrix(index, iteration) @ right
             refuse_not_finite(left, codec, self._variable(index))
-            self._memory.view((target,), iteration).copy_(left.view(-1))
+            sent = self._memory.view((target,), iteration).copy_(left.view(-1))
+            self._refuse_overflow(sent, index, codec)
 
     def project(self, operation: Local, iteration: int) -> None:
         """Make the summed left factors orthogonal, and compute the right factors from them."""
@@ -161,9 +162,11 @@ class Encoding:
         for index, left_index, right_index in zip(operation.inputs[:count], lefts, rights, strict=True):
             matrix = self._matrix(index, iteration)
             left = self._memory.view((left_index,), iteration)
+            self._refuse_overflow(left, index, _codec(operation))
             basis = orthogonal(left.view(len(matrix), -1).to(matrix.dtype))
             left.copy_(basis.reshape(-1))
-            self._memory.view((right_index,), iteration).copy_((matrix.t() @ basis).view(-1))
+            sent = self._memory.view((right_index,), iteration).copy_((matrix.t() @ basis).view(-1))
+            self._refuse_overflow(sent, index, _codec(operation))
 
     def _multiply_factors(self, operation: Local, iteration: int) -> None:
         count = len(operation.outputs)
@@ -173,12 +176,21 @@ class Encoding:
             matrix = self._matrix(target, iteration)
             left = self._memory.view((operation.inputs[position],), iteration).view(len(matrix), -1)
             right = self._memory.view((operation.inputs[count + position],), iteration).view(matrix.shape[1], -1)
+            self._refuse_overflow(right, target, _codec(operation))
             mean = self._rights[self._plan.regions[target].part]
             mean.copy_(right).div_(self._plan.num_workers)
             approximation = left.to(mean.dtype) @ mean.t()
             if residual is not None:
                 torch.sub(matrix.view(-1), approximation.view(-1), out=residual)
             self._memory.view((target,), iteration).copy_(approximation.view(-1))
+
+    def _refuse_overflow(self, factor: torch.Tensor, region: int, codec: Codec) -> None:
+        """Refuse a factor that is too large for its type, or whose sum is: it would make all weights NaN.
+
+        float16 holds no squares of ordinary gradients; the other types hold them all.
+        """
+        if factor.dtype == torch.float16:
+            refuse_not_finite(factor, codec, self._variable(region))
 
     # Shapes.
 

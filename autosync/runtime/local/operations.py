@@ -17,6 +17,7 @@ from autosync.runtime.local.optimizer_facts import StepScale
 from autosync.runtime.local.outer_optimizer import Outer
 from autosync.runtime.local.sparse_rows import Rows, is_no_gradient, merge_rows
 from autosync.runtime.local.stale_parameters import incoming, lag_of
+from autosync.runtime.memory.early_division import divides_early
 from autosync.runtime.memory.kept_state import Held, Place
 from autosync.runtime.memory.regions import Memory
 from autosync.runtime.memory.travelling import Travelling
@@ -112,7 +113,7 @@ class Locals:
         moving = [one for one in operation.inputs if self._plan.regions[one].part not in resting]
         if len(moving) == len(operation.inputs):
             self._work[operation.kind](index, operation, iteration)
-        elif moving:
+        elif moving and not divides_early(self._plan, operation):
             assert operation.kind == "average", "no other operation takes place for some of its parts"
             torch._foreach_div_(self._memory.views(moving, iteration), self._plan.num_workers)
 
@@ -121,6 +122,8 @@ class Locals:
         return buffer[own_shard(operation, self._rank, len(buffer))]
 
     def _average(self, _: int, operation: Local, iteration: int) -> None:
+        if divides_early(self._plan, operation):
+            return
         self._mine(operation, self._memory.view(operation.inputs, iteration)).div_(self._plan.num_workers)
         if self._plan.regions[operation.outputs[0]].kind == "param":
             self._memory.store(operation.outputs)

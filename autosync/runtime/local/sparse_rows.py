@@ -86,12 +86,15 @@ def merge_rows(contributions: Sequence[Rows], num_workers: int) -> Rows:
         return Rows(only.indices, only.values / num_workers)
     indices = torch.cat([one.indices for one in contributions])
     unique, where = torch.unique(indices, sorted=True, return_inverse=True)
-    merged = contributions[0].values.new_zeros((len(unique), contributions[0].values.shape[1]))
+    dtype = contributions[0].values.dtype
+    # A sum of float16 may be too large for the type, although the mean is not.
+    wide = torch.float32 if dtype == torch.float16 else dtype
+    merged = contributions[0].values.new_zeros((len(unique), contributions[0].values.shape[1]), dtype=wide)
     # The contributions are added one after another: a GPU adds duplicates of a row within one call in any order, and
     # each rank would get another sum.
     for one, rows in zip(contributions, torch.split(where, [len(one.indices) for one in contributions]), strict=True):
-        merged.index_add_(0, rows, one.values)
-    return Rows(unique, merged.div_(num_workers))
+        merged.index_add_(0, rows, one.values.to(wide))
+    return Rows(unique, merged.div_(num_workers).to(dtype))
 
 
 def rows_of(gradient: torch.Tensor) -> Rows:

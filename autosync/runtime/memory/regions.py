@@ -21,6 +21,7 @@ import torch
 
 from autosync.plan.types import Plan, RegionKind
 from autosync.runtime.engine.device import used_here
+from autosync.runtime.memory.early_division import parts_divided_early
 from autosync.runtime.memory.element_ranges import write_range
 from autosync.runtime.memory.layout import Layout, lags
 from autosync.runtime.memory.staged_gradients import StagedGradient
@@ -64,6 +65,7 @@ class Memory:
         self._num_kept = 2 + max(self._lags, default=0)
         self._norms: dict[int, torch.Tensor] = {}
         self._firsts = Firsts(plan, self._device)
+        self._divided = parts_divided_early(plan)
         self._staged_gradients: dict[int, list[StagedGradient]] = {}
 
     @property
@@ -88,6 +90,8 @@ class Memory:
             seen = seen.contiguous()
             flat = cut(seen, self._plan.parts[index]).detach().view(-1)
             self._gradients[index, self._turn("grad", index, iteration)] = flat
+            if index in self._divided:
+                flat.div_(self._plan.num_workers)
             self._firsts.mark(index, flat)
         return seen
 
@@ -100,7 +104,11 @@ class Memory:
         if turns is None:
             num_turns = self._lags[self._message_of[index]] + 1 if self._homes[index] == "staged" else 0
             part, mark = self._plan.parts[index], self._firsts.of(index)
-            turns = [StagedGradient(part, self._staging("grad", index, turn), mark) for turn in range(num_turns)]
+            divisor = self._plan.num_workers if index in self._divided else 1
+            turns = [
+                StagedGradient(part, self._staging("grad", index, turn), mark, divisor=divisor)
+                for turn in range(num_turns)
+            ]
             self._staged_gradients[index] = turns
         return turns
 

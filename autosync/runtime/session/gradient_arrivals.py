@@ -8,6 +8,8 @@ A gradient can come several times in one backward pass: a layer under two reentr
 each inner pass. So the first pass reports nothing before its end, and counts how often each gradient came; later passes
 report a gradient when it has come as often as in any pass before. A gradient that comes less often is reported at the
 end, which is always right.
+
+A gradient that arrives may share its memory with others. Then it gets memory of its own here, before anything uses it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 import torch
 
 from autosync.errors import OperationError
+from autosync.runtime.memory.shared_gradients import take_apart
 
 
 class Arrivals:
@@ -40,7 +43,7 @@ class Arrivals:
         self._times: dict[str, int] = {}
         self._told: set[str] = set()
         self._nodes = {name: _node_of(parameter) for name, parameter in parameters.items()}
-        self._hooks = [node.register_hook(self._hook(name)) for name, node in self._nodes.items()]
+        self._hooks = [node.register_hook(self._hook(name, parameters[name])) for name, node in self._nodes.items()]
 
     def close(self) -> None:
         """Remove the hooks."""
@@ -63,10 +66,13 @@ class Arrivals:
             self._usual[name] = max(times, self._usual.get(name, 0))
         return [name for name in self._nodes if name not in self._times]
 
-    def _hook(self, name: str) -> Any:
+    def _hook(self, name: str, parameter: torch.nn.Parameter) -> Any:
         def hear(_: Any, brought: tuple[torch.Tensor | None, ...]) -> None:
             # A function of the script's (or DDP's own, around outputs that the loss leaves out) may bring nothing.
-            if brought[0] is None or not self._came(name):
+            if brought[0] is None:
+                return
+            take_apart(parameter, brought[0])
+            if not self._came(name):
                 return
             times = self._times[name] = self._times.get(name, 0) + 1
             usual = self._usual.get(name)

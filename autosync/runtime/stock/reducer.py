@@ -157,7 +157,8 @@ class StockReducer:
         try:
             self._reducer._check_reducer_finalized()  # noqa: SLF001 - DDP's own way to ask
         except RuntimeError as error:
-            found = re.search(r"did not receive grad for rank \d+:((?: \d+)+)", str(error))
+            # With TORCH_DISTRIBUTED_DEBUG, torch lists their names before, in the same words.
+            found = re.search(r"indices which did not receive grad for rank \d+:((?: \d+)+)", str(error))
             return [int(number) for number in found[1].split()] if found else list(range(len(self._parameters)))
         return []
 
@@ -255,8 +256,9 @@ class StockReducer:
         for bucket in self._buckets:
             gradients: list[Any] = [self._parameters[number].grad for number in bucket]
             flat = _flatten_dense_tensors(gradients)  # type: ignore[no-untyped-call]
-            self._process_group.allreduce([flat]).wait()
+            # The Reducer divides before it sums, too: a sum of float16 may be too large for the type.
             flat /= self._process_group.size()
+            self._process_group.allreduce([flat]).wait()
             averages = _unflatten_dense_tensors(flat, gradients)  # type: ignore[no-untyped-call]
             for gradient, values in zip(gradients, averages, strict=True):
                 gradient.copy_(values)

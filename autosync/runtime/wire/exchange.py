@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -16,10 +17,10 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from autosync.errors import OperationError
-from autosync.plan.expansion import Move, expand
+from autosync.plan.types import Collective
 from autosync.runtime.wire.flow_control import Flow
 from autosync.runtime.wire.links import Links, said
-from autosync.runtime.wire.transfer_pieces import Pieces, Receive, Send, cut_moves
+from autosync.runtime.wire.transfer_pieces import Pieces, Receive, Send, compile_contents, compile_exchange
 
 _HEADER_TAG = 2**30
 
@@ -135,20 +136,16 @@ class Exchange:
     ) -> list[torch.Tensor]:
         """Return every member's contribution, in their order. They are flat, of one type and of any lengths."""
         me = members.index(self._links.rank)
-        others = [other for other in range(len(members)) if other != me]
-        # The sizes are small enough to go to all members at once; round a ring they would take as many messages one
-        # after another.
-        moves = [Move(0, me, other, me, me + 1, adds=False) for other in others]
-        moves += [Move(0, other, me, other, other + 1, adds=False) for other in others]
         sizes = torch.zeros(len(members), dtype=torch.int64)
         sizes[me] = contribution.numel()
-        across = cut_moves(moves, range(len(members) + 1), position=me, item_bytes=8)
+        # The sizes are small enough to go to all members at once; round a ring they would take as many messages one
+        # after another.
+        across = compile_exchange(len(members), me, item_bytes=8)
         self.run(across, sizes, members=members, tag=tag, priority=priority, identity=identity)
         bounds = _bounds(sizes)
         gathered = contribution.new_empty(bounds[-1])
         gathered[bounds[me] : bounds[me + 1]] = contribution
-        around = expand("all_gather_v", "ring", len(members))
-        pieces = self._cut(around, bounds, me, contribution, priority)
+        pieces = self._pieces("all_gather_v", members, bounds, contribution, priority)
         self.run(pieces, gathered, members=members, tag=tag, priority=priority)
         return [gathered[start:stop] for start, stop in itertools.pairwise(bounds)]
 
@@ -163,10 +160,9 @@ class Exchange:
     ) -> list[torch.Tensor]:
         """Return all contributions, as `all_gather_v` does, on the first member; an empty list on the others."""
         me = members.index(self._links.rank)
-        moves = expand("gather_v", "star", len(members))
         sizes = torch.zeros(len(members), dtype=torch.int64)
         sizes[me] = contribution.numel()
-        ones = cut_moves(moves, range(len(members) + 1), position=me, item_bytes=8)
+        ones = self._pieces("gather_v", members, range(len(members) + 1), sizes, priority)
         self.run(ones, sizes, members=members, tag=tag, priority=priority, identity=identity)
         # All members but the first know only their own size, which is enough for what they send.
         bounds = _bounds(sizes)
@@ -174,17 +170,24 @@ class Exchange:
         if me == 0:
             gathered = contribution.new_empty(bounds[-1])
             gathered[: bounds[1]] = contribution
-        pieces = self._cut(moves, bounds, me, contribution, priority)
+        pieces = self._pieces("gather_v", members, bounds, contribution, priority)
         self.run(pieces, gathered, members=members, tag=tag, priority=priority)
         return [gathered[start:stop] for start, stop in itertools.pairwise(bounds)] if me == 0 else []
 
-    def _cut(
-        self, moves: Sequence[Move], bounds: Sequence[int], position: int, like: torch.Tensor, priority: int
+    def _pieces(
+        self,
+        collective: Collective,
+        members: Sequence[int],
+        bounds: Sequence[int],
+        like: torch.Tensor,
+        priority: int,
     ) -> Pieces:
-        return cut_moves(
-            moves,
-            bounds,
-            position=position,
+        return compile_contents(
+            collective,
+            "ring" if collective == "all_gather_v" else "star",
+            num_members=len(members),
+            position=members.index(self._links.rank),
+            bounds=tuple(bounds),
             item_bytes=like.element_size(),
             piece_bytes=self._flow.piece_bytes(priority),
         )
@@ -200,12 +203,11 @@ class Exchange:
     ) -> list[torch.Tensor]:
         """Send the first member's contribution over a star; return it first in a list of otherwise empty tensors."""
         me = members.index(self._links.rank)
-        moves = expand("broadcast", "star", len(members))
         size = torch.tensor([contribution.numel()])
-        ones = cut_moves(moves, (0, 1), position=me, item_bytes=8)
+        ones = self._pieces("broadcast", members, (0, 1), size, priority)
         self.run(ones, size, members=members, tag=tag, priority=priority, identity=identity)
         content = contribution if me == 0 else contribution.new_empty(int(size))
-        pieces = self._cut(moves, (0, len(content)), me, content, priority)
+        pieces = self._pieces("broadcast", members, (0, len(content)), content, priority)
         self.run(pieces, content, members=members, tag=tag, priority=priority)
         return [content, *[contribution.new_empty(0)] * (len(members) - 1)]
 
@@ -341,6 +343,7 @@ def finish(work: Any, links: Links, direction: str, peer: int, piece: Send | Rec
     """Wait for a message, exactly once: gloo hangs on a second wait for the same message."""
     try:
         work.wait()
+        links.heard_at = time.perf_counter()
     except RuntimeError as error:
         raise failure_of(error, links, direction, peer, piece) from error
     finally:

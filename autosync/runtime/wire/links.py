@@ -36,6 +36,7 @@ NativeKey: TypeAlias = tuple[tuple[int, ...], int]
 """The members and the lane of a group for native collectives."""
 
 _ABORT_TAG = 2**31 - 1
+_NUM_NAMED = 8
 _PLACE = re.compile(r"\[\S+\.cc:\d+\] ")
 _NUM_SESSIONS: Counter[tuple[int, ...]] = Counter()
 
@@ -84,6 +85,8 @@ class Links:
     ) -> None:
         self.rank = rank
         self.num_ranks = num_ranks
+        # When a message was last sent or received, of `time.perf_counter`.
+        self.heard_at = 0.0
         self._store = store
         self._timeout = timeout
         self._hosts = tuple(hosts)
@@ -161,6 +164,11 @@ class Links:
     def name(self, rank: int) -> str:
         """Return a rank's name for errors."""
         return f"rank {rank} on {self._hosts[rank]}" if self._hosts else f"rank {rank}"
+
+    def names(self, ranks: Sequence[int]) -> str:
+        """Return the names of some ranks for errors."""
+        more = f" and {len(ranks) - _NUM_NAMED} more" if len(ranks) > _NUM_NAMED else ""
+        return ", ".join([self.name(rank) for rank in ranks[:_NUM_NAMED]]) + more
 
     def abort(self) -> None:
         """Make all waits end with an error, here and at the other ends."""

@@ -10,7 +10,9 @@ Waiting for a collective of NCCL makes the current stream wait, not the thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -19,7 +21,7 @@ import torch.distributed as dist
 from autosync.errors import OperationError
 from autosync.plan.expansion import chunk_bounds
 from autosync.plan.types import Collective, Plan, Transfer
-from autosync.runtime.wire.links import NativeKey, said
+from autosync.runtime.wire.links import Links, NativeKey, said
 
 NATIVE: frozenset[Collective] = frozenset({"all_reduce", "reduce", "broadcast"})
 """Collectives that gloo carries out itself."""
@@ -51,7 +53,7 @@ def native_groups(plan: Plan) -> list[NativeKey]:
 def run_native(collective: Collective, group: Any, buffer: torch.Tensor) -> None:
     """Take part in a collective of a `Links.native` group with a flat, contiguous buffer; the first member is the root.
 
-    Returns when the buffer holds the result. An error does not say which member failed: gloo names an address at most.
+    Returns when the buffer holds the result. An error does not say which member failed: see `naming`.
     """
     if buffer.numel():
         _told(collective, lambda: _OF_BUFFERS[collective](group, buffer))
@@ -62,6 +64,16 @@ def run_native_content(
 ) -> list[torch.Tensor]:
     """Take part in a collective of flat bytes of any lengths; return what `Exchange` returns for it, on `device`."""
     return _told(collective, lambda: _OF_CONTENTS[collective](group, content.to(device)))
+
+
+@contextlib.contextmanager
+def naming(links: Links, members: Sequence[int]) -> Iterator[None]:
+    """Name all members of a collective in its error: of the one that failed, gloo names an address at most."""
+    try:
+        yield
+    except OperationError as error:
+        raise OperationError(f"{error} (among {links.names(members)})") from error
+    links.heard_at = time.perf_counter()
 
 
 def _told(collective: Collective, run: Callable[[], ResultT]) -> ResultT:

@@ -104,6 +104,31 @@ def compile_pieces(
     return cut_moves(moves, bounds, position=position, item_bytes=item_bytes, piece_bytes=piece_bytes)
 
 
+@functools.lru_cache(maxsize=1024)
+def compile_contents(
+    collective: Collective,
+    algorithm: Algorithm,
+    *,
+    num_members: int,
+    position: int,
+    bounds: tuple[int, ...],
+    item_bytes: int,
+    piece_bytes: int = PIECE_BYTES,
+) -> Pieces:
+    """Return the pieces of a transfer of chunks with these bounds. Encoded messages have the same in every step."""
+    moves = expand(collective, algorithm, num_members)
+    return cut_moves(moves, bounds, position=position, item_bytes=item_bytes, piece_bytes=piece_bytes)
+
+
+@functools.lru_cache(maxsize=1024)
+def compile_exchange(num_members: int, position: int, item_bytes: int) -> Pieces:
+    """Return the pieces of an exchange in which every member sends its one item to all others at once."""
+    others = [other for other in range(num_members) if other != position]
+    moves = [Move(0, position, other, position, position + 1, adds=False) for other in others]
+    moves += [Move(0, other, position, other, other + 1, adds=False) for other in others]
+    return cut_moves(moves, range(num_members + 1), position=position, item_bytes=item_bytes)
+
+
 def cut_moves(
     moves: Sequence[Move],
     bounds: Sequence[int],
@@ -198,16 +223,23 @@ class _Writers:
     """Finds the last arriving piece, counted from 1, that writes to the range of a piece before the piece's round."""
 
     def __init__(self, arriving: Sequence[_Piece]) -> None:
-        self._rounds = sorted({piece.move.round for piece in arriving})
-        self._writes: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        writes: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
         for number, piece in enumerate(arriving, start=1):
-            self._writes[piece.move.round].append((piece.start, piece.stop, number))
+            writes[piece.move.round].append((piece.start, piece.stop, number))
+        self._rounds = sorted(writes)
+        self._writes = {number: sorted(found) for number, found in writes.items()}
+        self._starts = {number: [start for start, _, _ in found] for number, found in self._writes.items()}
+        self._longest = {number: max(stop - start for start, stop, _ in found) for number, found in writes.items()}
 
     def last_before(self, piece: _Piece) -> int:
         earlier = bisect.bisect_left(self._rounds, piece.move.round)
         # What arrives for a range is in the order of rounds, so the last piece is in the last round that writes to it.
         for number in reversed(self._rounds[:earlier]):
-            found = [last for start, stop, last in self._writes[number] if start < piece.stop and piece.start < stop]
+            starts = self._starts[number]
+            # A long transfer has thousands of pieces in a round, and only a few of them are near.
+            begin = bisect.bisect_right(starts, piece.start - self._longest[number])
+            end = bisect.bisect_left(starts, piece.stop)
+            found = [last for _, stop, last in self._writes[number][begin:end] if piece.start < stop]
             if found:
                 return max(found)
         return 0

@@ -20,7 +20,7 @@ from autosync.runtime.wire.exchange import Coming, Exchange, TransferId
 from autosync.runtime.wire.flow_control import Flow
 from autosync.runtime.wire.host_staging import Staging
 from autosync.runtime.wire.links import Links
-from autosync.runtime.wire.native_collectives import is_native, run_native, run_native_content
+from autosync.runtime.wire.native_collectives import is_native, naming, run_native, run_native_content
 from autosync.runtime.wire.transfer_pieces import Pieces, compile_pieces
 from autosync.runtime.wire.varying_contents import Contents, are_contents
 
@@ -261,7 +261,7 @@ class HostCarrier:
         following: Following | None = None,
     ) -> None:
         if is_native(transfer):
-            with self._flow.active(transfer.priority):
+            with self._flow.active(transfer.priority), naming(self._links, group):
                 run_native(transfer.collective, self._links.native(group, transfer.lane), buffer)
             return
         self._exchanges[transfer.lane].run(
@@ -324,12 +324,14 @@ class NativeCarrier:
     def carry(
         self, transfer: Transfer, group: tuple[int, ...], buffer: torch.Tensor, _: TransferId, __: Following
     ) -> None:
-        run_native(transfer.collective, self._links.native(group, 0), buffer)
+        with naming(self._links, group):
+            run_native(transfer.collective, self._links.native(group, 0), buffer)
 
     def carry_content(
         self, transfer: Transfer, group: tuple[int, ...], content: torch.Tensor, _: TransferId
     ) -> list[torch.Tensor]:
-        return run_native_content(transfer.collective, self._links.native(group, 0), content, self._device)
+        with naming(self._links, group):
+            return run_native_content(transfer.collective, self._links.native(group, 0), content, self._device)
 
     def close(self) -> None:
         return
