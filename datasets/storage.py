@@ -270,7 +270,7 @@ def without_password(url: str) -> str:
     try:
         parts = sqlalchemy.make_url(url)
     except (sqlalchemy.exc.ArgumentError, ValueError) as error:
-        raise InputError("the storage's URL cannot be read", rule=_URL_RULE) from error
+        raise InputError("the URL that was given is no storage: it cannot be read", rule=_URL_RULE) from error
     if parts.password is None and not parts.query.keys() & _PASSWORD_OPTIONS:
         return url
     # set() takes None for no change.

@@ -287,7 +287,8 @@ REFUSALS: tuple[Refusal, ...] = (
         what="thaws a parameter that was frozen when the model was profiled",
         strategies=EVERYWHERE,
         words="is trainable now; in the bundle it is frozen",
-        reason="the bundle has no plan for it; stock DDP silently leaves its gradient unsynchronised",
+        reason="the bundle has no plan for it; stock DDP silently leaves its gradient unsynchronised, unless it was "
+        "frozen after the model was wrapped ([tuning](tune-script.md#limits) then goes on under stock DDP)",
         behaviours=("thaws_in_the_midst",),
     ),
     Refusal(

@@ -317,6 +317,6 @@ def test_storages_are_told_from_what_is_none(tmp_path: Path) -> None:
     assert without_password("postgresql://host/db?user=me&password=secret") == "postgresql://host/db?user=me"
     assert without_password("sqlite:///a.db") == "sqlite:///a.db"
     assert without_password("journal:a.log") == "journal:a.log"
-    with pytest.raises(InputError, match="URL cannot be read"):
+    with pytest.raises(InputError, match="is no storage: it cannot be read"):
         without_password("postgresql//me:secret@host")
     open_storage(f"journal:{tmp_path / 'shared.log'}")
