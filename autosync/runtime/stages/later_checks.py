@@ -6,7 +6,7 @@ So some later batches are checked too: whether the gradients of examples togethe
 the stages still compute the loss that the model computes. Each rank compares the gradients of the parameters that it
 holds.
 
-The first checks come soon after each other. Later ones are so far apart that they take about 1 % of the time.
+The first checks come soon after each other. Later ones are so far apart that they are about 1 % of a rank's passes.
 """
 
 from __future__ import annotations
