@@ -56,8 +56,8 @@ class ShardIndex:
     """The samples of a shard, in their order.
 
     A dataset has millions of samples, and every worker has them all. So they are arrays: objects for each sample would
-    take four times the memory (400 bytes for one with two fields). Sample `i` has the key `keys[key_bounds[i]:key_bounds[i + 1]]`, and the fields from number
-    `field_bounds[i]` up to `field_bounds[i + 1]`.
+    take four times the memory (400 bytes for one with two fields). Sample `i` has the key
+    `keys[key_bounds[i]:key_bounds[i + 1]]`, and the fields from number `field_bounds[i]` up to `field_bounds[i + 1]`.
     """
 
     names: tuple[str, ...]
