@@ -52,14 +52,14 @@ def test_a_thousand_random_differences_hang_nothing(make_ranks) -> None:
 EXPERT_BYTES = 4 * 512 * 512
 TRUNK_BYTES = 4 * (8 * 512 + 512)
 # What a step may send beside gradients: the agreement, headers and acknowledgements.
-REST_BYTES = 30_000
+REST_BYTES = 5_000
 
 
 @pytest.fixture
 def alone() -> tuple[str, ...]:
     """A command that gives its processes a network of their own, in which no other process sends anything."""
-    if not shutil.which("ip") or not shutil.which("unshare"):
-        pytest.skip("ip or unshare (iproute2, util-linux) is not installed")
+    if not all(shutil.which(tool) for tool in ("ip", "ss", "unshare")):
+        pytest.skip("ip, ss or unshare (iproute2, util-linux) is not installed")
     begin = ("unshare", "--net", *(("--map-root-user",) if os.geteuid() else ()), "--")
     tried = subprocess.run([*begin, "ip", "link", "set", "lo", "up"], check=False, capture_output=True)
     if tried.returncode:
@@ -86,4 +86,4 @@ def test_what_no_rank_uses_sends_no_bytes_and_the_example_trains_as_under_ddp(ma
     for counts in counted:
         for number, sent in zip(num_used, counts, strict=True):
             gradients = 2 * (TRUNK_BYTES + number * EXPERT_BYTES)
-            assert gradients <= sent <= 1.02 * gradients + REST_BYTES
+            assert gradients <= sent <= 1.002 * gradients + REST_BYTES, counts
