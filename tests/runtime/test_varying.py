@@ -51,7 +51,7 @@ def test_a_thousand_random_differences_hang_nothing(make_ranks) -> None:
 
 EXPERT_BYTES = 4 * 512 * 512
 TRUNK_BYTES = 4 * (8 * 512 + 512)
-# What a step may send beside gradients: the agreement, headers and acknowledgements.
+# What a step may send beside gradients: the agreement and the headers of messages.
 REST_BYTES = 5_000
 
 
