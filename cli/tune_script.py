@@ -71,7 +71,7 @@ def tune_script(
             then=then,
             study=study,
             output=output,
-            listener=_Shown(output, progress, as_json=as_json),
+            listener=ShownTuning(output, progress, as_json=as_json),
             progress=progress,
         )
     # Loaded and written last, when the script has ended: the ranks may share this machine.
@@ -85,7 +85,7 @@ def tune_script(
         raise click.exceptions.Exit(result.code)
 
 
-class _Shown:
+class ShownTuning:
     """Prints what is heard of a script's tuning, at once. With `as_json`, stdout gets the first summary alone."""
 
     def __init__(self, output: Path | None, progress: TuningView, *, as_json: bool) -> None:
@@ -99,7 +99,6 @@ class _Shown:
 
         tuned, is_first = result.tuned, self._is_first
         self._is_first = False
-        # What the script writes from now on would tear the table.
         self._progress.close()
         if not self._as_json:
             parts = [describe(shown(tuned.summary), tuned.folder, bundle=self._output), str(result.cost)]
@@ -115,6 +114,8 @@ class _Shown:
         self._progress.note(str(drift))
 
     def wrote(self, line: str) -> None:
+        # The script may go on untuned, and its lines would tear the table.
+        self._progress.close()
         stream = sys.stderr if self._as_json else sys.stdout
         stream.write(f"{line}\n")
         stream.flush()

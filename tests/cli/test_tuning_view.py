@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from autosync.cli.tune_script import ShownTuning
 from autosync.cli.tuning_view import NUM_SHOWN, TuningView, sparkline
 from autosync.datasets.schema import Failure, Measurement, Record
 from autosync.search.candidates import STOCK_DDP
@@ -31,17 +32,32 @@ def _of_sixty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _tuned(stream: io.StringIO, seconds: list[float | None]) -> str:
     """Report trials that took so long, or failed, and return what was written."""
-    status = SearchStatus(num_trials=50, budget_seconds=None, effort=NORMAL_EFFORT, clock=lambda: 0.0)
     with TuningView(stream) as view:
         view.note("profiling")
-        for number, one in enumerate(seconds):
-            view.now(f"trying number {number}")
-            record = _record(number, one)
-            status.tried.append(FinishedTrial(candidate=STOCK_DDP, record=record))
-            view.tried(status, number)
+        _try(view, seconds)
         view.now("round 1 of 8 (2 of each; about 5 s left)")
         view.note("the proof was interrupted " * 5)
     return stream.getvalue()
+
+
+def _try(view: TuningView, seconds: list[float | None]) -> None:
+    status = SearchStatus(num_trials=50, budget_seconds=None, effort=NORMAL_EFFORT, clock=lambda: 0.0)
+    for number, one in enumerate(seconds):
+        view.now(f"trying number {number}")
+        status.tried.append(FinishedTrial(candidate=STOCK_DDP, record=_record(number, one)))
+        view.tried(status, number)
+
+
+def test_the_table_ends_where_a_script_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    stream = Terminal()
+    with TuningView(stream) as view:
+        _try(view, [0.3])
+        shown = ShownTuning(None, view, as_json=False)
+        shown.wrote("epoch 1")
+        before = stream.getvalue()
+        view.note("the script has ended")
+    assert capsys.readouterr().out == "epoch 1\n"
+    assert stream.getvalue()[len(before) :] == "the script has ended\n"
 
 
 def _screen(written: str) -> list[str]:

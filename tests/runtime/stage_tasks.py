@@ -123,6 +123,25 @@ def far_skip() -> Task:
     )
 
 
+class AddedParameters(nn.Module):
+    """Parameters are added, so torch lets their gradients share memory, also with one that backward still passes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+        self.tall, self.wide = nn.Parameter(torch.randn(WIDTH, 1)), nn.Parameter(torch.randn(2, WIDTH // 2))
+        self.shift = nn.Parameter(torch.randn(1, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        added = self.shift + torch.tanh(self.tall.view(1, WIDTH) + self.wide.view(1, WIDTH))
+        result: Tensor = self.last(torch.tanh(self.first(x)) * added)
+        return result
+
+
+def added_parameters() -> Task:
+    return replace(far_skip(), name="added-parameters", model=lambda: AddedParameters().double())
+
+
 class Tables(nn.Module):
     """A network of layers behind several embeddings; one frozen layer and one that is never used."""
 
@@ -234,6 +253,7 @@ TASKS: dict[str, Callable[[], Task]] = {
     "convolutions": convolutions,
     "tied_text": tied_text,
     "far_skip": far_skip,
+    "added_parameters": added_parameters,
     "tables": tables,
     "sparse_tables": sparse_tables,
     "clipped_text": clipped_text,

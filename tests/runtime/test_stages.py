@@ -25,6 +25,7 @@ ON_TWO: list[Division] = [
     ("sparse_tables", (0, 3), ((1,), (0,)), 4, "1f1b"),
     ("clipped_tables", (0, 2, 3), ((0,), (1,), (0,)), 4, "1f1b"),
     ("partly_updated", (0, 2), ((0,), (1,)), 2, "gpipe"),
+    ("added_parameters", (0,), ((0, 1),), 4, "1f1b"),
 ]
 MORE_ON_TWO: list[Division] = [
     ("convolutions", (0, 1), ((1,), (0,)), 8, "gpipe"),
@@ -58,6 +59,7 @@ UNFLUSHED_ON_THREE: list[Division] = [
     ("clipped_text", (0, 4), ((1,), (0, 2)), 6, "2bw"),
     ("sparse_tables", (0, 2), ((0, 2), (1,)), 12, "2bw"),
     ("tables", (0,), ((0, 1, 2),), 6, "2bw"),
+    ("added_parameters", (0,), ((0, 1, 2),), 6, "2bw"),
 ]
 
 
@@ -69,6 +71,7 @@ STASHING_ON_THREE: list[Division] = [
     ("tables", (0, 2), ((0, 2), (1,)), 6, "stashing"),
     ("tables", (0, 3), ((1,), (0, 2)), 2, "stashing"),
     ("sparse_tables", (0, 2), ((0, 2), (1,)), 12, "stashing"),
+    ("added_parameters", (0,), ((0, 1, 2),), 6, "stashing"),
 ]
 
 

@@ -40,6 +40,12 @@ def test_random_uses_train_as_under_ddp(make_ranks) -> None:
         assert answers == [[]] * len(cases)
 
 
+def test_late_gradients_of_float16_do_not_overflow(make_ranks) -> None:
+    cases = [("varying_cases:late_gradients_of_float16", {"preset": preset}) for preset in ("ddp", "bytescheduler")]
+    for answers in make_ranks("one node").run(cases):
+        assert answers == [40_000.0] * len(cases)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_thousand_random_differences_hang_nothing(make_ranks) -> None:

@@ -179,6 +179,41 @@ def like_ddp(preset: str, options: dict[str, Any], seeds: list[int], optimizer: 
     return found
 
 
+class Halves(nn.Module):
+    """In float16; the second parameter is read without a call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Linear(1, 1, bias=False).half() for _ in range(2))
+        self.reads_second = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.first(x)
+        return out + functional.linear(x, self.second.weight) if self.reads_second else out
+
+
+def late_gradients_of_float16(preset: str) -> float:
+    """The mean of gradients that no rank waited for: each is 40,000, and a sum of two is too large for the type."""
+    task = Task(
+        name="halves",
+        model=Halves,
+        optimizer=lambda ones: torch.optim.SGD(ones, lr=0.0),
+        batch=lambda _: torch.full((1, 1), 40_000.0).half(),
+        loss=lambda model, x: model(x).sum(),
+    )
+    bundle = bundle_of(task, preset, {})
+    model: Any = task.model()
+    optimizer = task.optimizer(model.parameters())
+    parallelize(model, optimizer, bundle, find_unused_parameters=True, timeout_seconds=30)
+    for model.reads_second in (False, True):
+        optimizer.zero_grad()
+        task.loss(model, task.batch(torch.Generator())).backward()
+        found = model.second.weight.grad
+        optimizer.step()
+    release(model)
+    return float(found)
+
+
 # Bytes through the interface. These cases run in a network namespace of their own.
 
 

@@ -23,6 +23,28 @@ from autosync.errors import OperationError
 from autosync.runtime.memory.shared_gradients import take_apart
 
 
+class GradientHook:
+    """Calls `came` with a parameter whenever autograd has added to its gradient, which has memory of its own then."""
+
+    def __init__(self, parameter: torch.nn.Parameter, came: Callable[[torch.nn.Parameter], None]) -> None:
+        def hear(_: Any, brought: tuple[torch.Tensor | None, ...]) -> None:
+            # A function of the script's (or DDP's own, around outputs that the loss leaves out) may bring nothing.
+            if brought[0] is not None:
+                take_apart(parameter, brought[0])
+                came(parameter)
+
+        with torch.enable_grad():
+            view: Any = parameter.expand_as(parameter)
+        # Autograd's node that accumulates the gradient lives as long as a reference to it is held.
+        self._node: Any = view.grad_fn.next_functions[0][0]
+        self._handle = self._node.register_hook(hear)
+
+    def remove(self) -> None:
+        """Remove the hook."""
+        self._handle.remove()
+        self._node = None
+
+
 class Arrivals:
     """Follows the gradients of some parameters, by name.
 
@@ -42,15 +64,13 @@ class Arrivals:
         self._usual: dict[str, int] = {}
         self._times: dict[str, int] = {}
         self._told: set[str] = set()
-        self._nodes = {name: _node_of(parameter) for name, parameter in parameters.items()}
-        self._hooks = [node.register_hook(self._hook(name, parameters[name])) for name, node in self._nodes.items()]
+        self._hooks = {name: GradientHook(one, self._hearing(name)) for name, one in parameters.items()}
 
     def close(self) -> None:
         """Remove the hooks."""
-        for hook in self._hooks:
+        for hook in self._hooks.values():
             hook.remove()
         self._hooks.clear()
-        self._nodes.clear()
 
     def begin(self) -> None:
         """Begin a pass."""
@@ -64,14 +84,10 @@ class Arrivals:
                 self._is_whole(name)
         for name, times in self._times.items():
             self._usual[name] = max(times, self._usual.get(name, 0))
-        return [name for name in self._nodes if name not in self._times]
+        return [name for name in self._hooks if name not in self._times]
 
-    def _hook(self, name: str, parameter: torch.nn.Parameter) -> Any:
-        def hear(_: Any, brought: tuple[torch.Tensor | None, ...]) -> None:
-            # A function of the script's (or DDP's own, around outputs that the loss leaves out) may bring nothing.
-            if brought[0] is None:
-                return
-            take_apart(parameter, brought[0])
+    def _hearing(self, name: str) -> Callable[[torch.nn.Parameter], None]:
+        def hear(_: torch.nn.Parameter) -> None:
             if not self._came(name):
                 return
             times = self._times[name] = self._times.get(name, 0) + 1
@@ -87,10 +103,3 @@ class Arrivals:
                 )
 
         return hear
-
-
-def _node_of(parameter: torch.nn.Parameter) -> Any:
-    """Return autograd's node that accumulates a parameter's gradient. It lives as long as a reference to it is held."""
-    with torch.enable_grad():
-        view: Any = parameter.expand_as(parameter)
-    return view.grad_fn.next_functions[0][0]

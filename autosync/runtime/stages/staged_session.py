@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.hooks import RemovableHandle
 
 from autosync.errors import OperationError
 from autosync.plan.rank_passes import RankPass, passes_of
@@ -24,6 +23,7 @@ from autosync.runtime.local.operations import clip_coefficient
 from autosync.runtime.same_batch import batch_mark, sums_of_step
 from autosync.runtime.session.agreement import agree, parameters_of, refusal_told, send_state
 from autosync.runtime.session.batch_weight import BatchWeight
+from autosync.runtime.session.gradient_arrivals import GradientHook
 from autosync.runtime.session.gradients import Gradients
 from autosync.runtime.session.variable_roles import VariableRoles
 from autosync.runtime.stages.batch_form import form_of, microbatches_of, refuse_other_form
@@ -44,14 +44,11 @@ from autosync.strategy.bundle import Bundle
 from autosync.strategy.stages import holders_of_variables, stages_of_variables
 
 
-def refuse_hooks(parameters: Mapping[str, torch.nn.Parameter], *, num_own: int = 0) -> None:
-    """Refuse hooks on the gradients of parameters, except `num_own` of the session.
-
-    A script may have added them between two steps.
-    """
+def refuse_hooks(parameters: Mapping[str, torch.nn.Parameter]) -> None:
+    """Refuse hooks on the gradients of parameters. A script may have added them between two steps."""
     for name, parameter in parameters.items():
         # Torch shows a tensor's hooks in no other way.
-        if parameter._backward_hooks or len(parameter._post_accumulate_grad_hooks or ()) > num_own:  # noqa: SLF001
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001
             raise OperationError(
                 f"{name} has a hook on its gradient, which would get that of each microbatch (stages train models "
                 "without such hooks)"
@@ -138,9 +135,7 @@ class StagedSession:
         self._staying: dict[int, Mapping[int, torch.Tensor]] = {}
         self._under_way = -1
         self._came: set[str] = set()
-        self._hooks: list[RemovableHandle] = []
-        # Those on each of the model's own parameters.
-        self._num_own_hooks = 0
+        self._hooks: list[GradientHook] = []
         self._engine.begin()
 
     def _roles(self) -> VariableRoles:
@@ -171,9 +166,11 @@ class StagedSession:
         }
 
     def _hook(self, parameters: Mapping[str, torch.nn.Parameter]) -> None:
-        """Take the gradient of each of these parameters when the pass is over after which it is complete."""
-        for name, parameter in parameters.items():
-            self._hooks.append(parameter.register_post_accumulate_grad_hook(self._taking(name)))  # type: ignore[no-untyped-call]
+        """Take the gradient of each of these parameters when the pass is over after which it is complete.
+
+        It gets memory of its own as soon as a microbatch brings it: the next microbatch adds to it in place.
+        """
+        self._hooks += [GradientHook(one, self._taking(name)) for name, one in parameters.items()]
 
     def _taking(self, name: str) -> Callable[[torch.Tensor], None]:
         def take(parameter: torch.Tensor) -> None:
@@ -228,7 +225,7 @@ class StagedSession:
         return microbatches
 
     def _cut(self, batch: Any) -> Sequence[Any]:
-        refuse_hooks({name: self._parameters[name] for name in self._held}, num_own=self._num_own_hooks)
+        refuse_hooks({name: self._parameters[name] for name in self._held})
         return microbatches_of(batch, self._plan.microbatches, self._num_examples)
 
     def _first_microbatches(self, batch: Any) -> Sequence[Any]:
@@ -253,7 +250,6 @@ class StagedSession:
 
     def _begin_programs(self, programs: dict[int, StageWork]) -> None:
         self._programs = {0: programs}
-        self._num_own_hooks = 1
         self._hook({name: self._parameters[name] for name in self._held})
 
     def _turn(self, one: RankPass) -> int:  # noqa: ARG002 - other sessions have several turns

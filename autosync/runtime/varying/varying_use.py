@@ -205,7 +205,7 @@ class VaryingUse:
         self._sums.sum_in_place(flat)
         for name, values in zip(late, flat, strict=True):
             parameter = self._parameters[name]
-            total = values.div_(self._num_workers).view(parameter.shape)
+            total = values.view(parameter.shape)
             travelled = None if name in self._step.staying else parameter.grad
             if travelled is not None:
                 total += travelled
@@ -216,13 +216,16 @@ class VaryingUse:
             parameter.grad.copy_(total)
 
     def _contribution(self, name: str, own: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return a flat copy of this rank's late gradient, or what changes no sum."""
+        """Return a flat copy of this rank's part of the mean of a late gradient, or what changes no sum.
+
+        It is divided before the sum, as DDP does: a sum of float16 may be too large for its type.
+        """
         assert self._step is not None, "it has begun"
         parameter = self._parameters[name]
         gradient = parameter.grad if name in self._step.staying else own.get(name)
         if gradient is None:
             return torch.full((parameter.numel(),), NOTHING, dtype=parameter.dtype, device=parameter.device)
-        return gradient.detach().clone(memory_format=torch.contiguous_format).view(-1)
+        return gradient.detach().clone(memory_format=torch.contiguous_format).view(-1).div_(self._num_workers)
 
     # The thread.
 
