@@ -57,7 +57,7 @@ def test_the_table_ends_where_a_script_goes_on(capsys: pytest.CaptureFixture[str
         before = stream.getvalue()
         view.note("the script has ended")
     assert capsys.readouterr().out == "epoch 1\n"
-    assert stream.getvalue()[len(before) :] == "the script has ended\n"
+    assert _screen(stream.getvalue()[len(before) :]) == ["the script has ended", ""]
 
 
 def _screen(written: str) -> list[str]:

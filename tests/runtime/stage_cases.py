@@ -55,7 +55,7 @@ def _alone(task: Task, batches: list[Any], versions: "_Versions") -> tuple[dict[
         for part in range(parts):
             computing.load_state_dict(states[-1] if is_last else versions.state(states, number, part))
             of_part = task.loss(computing, examples_of(batch, part * count, (part + 1) * count)) / parts
-            of_part.backward()
+            _accumulate(of_part, computing)
             loss += float(of_part.detach())
         for one, other in zip(model.parameters(), computing.parameters(), strict=True):
             one.grad = None if other.grad is None else other.grad.clone()
@@ -64,6 +64,14 @@ def _alone(task: Task, batches: list[Any], versions: "_Versions") -> tuple[dict[
         _step(task, model, optimizer)
         losses.append(loss)
     return {name: value.detach().clone() for name, value in model.state_dict().items()}, losses
+
+
+def _accumulate(loss: Tensor, model: torch.nn.Module) -> None:
+    """Add gradients out of place: torch adds in place, even where two gradients share their memory."""
+    parameters = [one for one in model.parameters() if one.requires_grad]
+    for one, gradient in zip(parameters, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True):
+        if gradient is not None:
+            one.grad = gradient if one.grad is None else one.grad + gradient
 
 
 def _set_rate(optimizer: torch.optim.Optimizer, step: int) -> None:

@@ -139,7 +139,7 @@ class AddedParameters(nn.Module):
 
 
 def added_parameters() -> Task:
-    return replace(far_skip(), name="added-parameters", model=lambda: AddedParameters().double())
+    return replace(far_skip(), name="added-parameters", model=lambda: AddedParameters().double(), optimizer=_momentum)
 
 
 class Tables(nn.Module):

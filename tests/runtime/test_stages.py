@@ -25,7 +25,6 @@ ON_TWO: list[Division] = [
     ("sparse_tables", (0, 3), ((1,), (0,)), 4, "1f1b"),
     ("clipped_tables", (0, 2, 3), ((0,), (1,), (0,)), 4, "1f1b"),
     ("partly_updated", (0, 2), ((0,), (1,)), 2, "gpipe"),
-    ("added_parameters", (0,), ((0, 1),), 4, "1f1b"),
 ]
 MORE_ON_TWO: list[Division] = [
     ("convolutions", (0, 1), ((1,), (0,)), 8, "gpipe"),
@@ -71,7 +70,7 @@ STASHING_ON_THREE: list[Division] = [
     ("tables", (0, 2), ((0, 2), (1,)), 6, "stashing"),
     ("tables", (0, 3), ((1,), (0, 2)), 2, "stashing"),
     ("sparse_tables", (0, 2), ((0, 2), (1,)), 12, "stashing"),
-    ("added_parameters", (0,), ((0, 1, 2),), 6, "stashing"),
+    ("added_parameters", (0, 1), ((0, 2), (1,)), 6, "stashing"),
 ]
 
 

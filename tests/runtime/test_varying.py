@@ -41,7 +41,8 @@ def test_random_uses_train_as_under_ddp(make_ranks) -> None:
 
 
 def test_late_gradients_of_float16_do_not_overflow(make_ranks) -> None:
-    cases = [("varying_cases:late_gradients_of_float16", {"preset": preset}) for preset in ("ddp", "bytescheduler")]
+    presets = ("ddp", "all_reduce_per_variable")
+    cases = [("varying_cases:late_gradients_of_float16", {"preset": preset}) for preset in presets]
     for answers in make_ranks("one node").run(cases):
         assert answers == [40_000.0] * len(cases)
 
