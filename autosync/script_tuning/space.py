@@ -73,6 +73,8 @@ def script_ground(
     share = min(max(step_seconds / _WHOLE_SEARCH_SECONDS, _LEAST_SEARCH), 1.0)
     fields = simulator_fields(settings.simulator, model, cluster, prior=prior_path(settings.prior))
     fields |= {name: round(share * fields[name]) for name in ("num_simulated", "num_screened") if name in fields}
+    # The ranks train meanwhile, so the search is short.
+    fields["num_starts"] = 1
     return Ground(
         model=model,
         cluster=cluster,

@@ -34,7 +34,7 @@ from autosync.plan.bound import bound
 from autosync.plan.bound_terms import rates_of
 from autosync.search.candidates import known_candidates
 from autosync.search.domain import SpaceDomain
-from autosync.search.ground_builder import THOROUGHNESS, simulator_fields
+from autosync.search.ground_builder import simulator_fields
 from autosync.search.proposers.catalogue import open_proposer
 from autosync.search.proposers.interface import Ground
 from autosync.simulators.shared.costs import usual_costs
@@ -62,7 +62,7 @@ FREE_RATE = 1e15
 def main() -> int:
     parser = parser_of(__doc__)
     parser.add_argument("folder", type=Path, help="where `tune_suite.py real` kept its studies")
-    parser.add_argument("--thoroughness", type=float, default=THOROUGHNESS, help="of the search in each world")
+    parser.add_argument("--thoroughness", type=float, default=1, help="of the search in each world")
     options = parser.parse_args()
     found, divided = [], []
     for study in sorted((options.folder / STUDIES_FOLDER).iterdir()):

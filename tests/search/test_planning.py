@@ -93,14 +93,6 @@ def test_a_prior_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert prior_path("records") == Path("records")
 
 
-def test_without_trials_more_is_simulated() -> None:
-    def num_simulated(num_trials: int) -> int:
-        settings = {"num_trials": num_trials}
-        return plan_tuning(model="model.yaml", cluster="pair.yaml", study="s", settings=settings).ground().num_simulated
-
-    assert num_simulated(0) > 2 * num_simulated(1)
-
-
 @pytest.mark.parametrize("proposer", ["random", "learned", "mcmc"])
 def test_what_it_says_is_tried_first_is(proposer: str, make_record: Callable[..., Record]) -> None:
     num_trials = 5

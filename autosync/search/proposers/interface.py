@@ -49,7 +49,8 @@ class Ground:
     `limits` are the limits of the domain's space. `known` are the strategies with a name (presets), all in the domain.
     `simulator` predicts; before its predictions are used, its user gives it the measurements (`learn`). `num_simulated`
     is the number of strategies that it may predict in a round. `screen`, if there is one, is faster and less precise,
-    and may predict `num_screened`. `divided` are the partitioner's divisions of the model into stages, the fastest by
+    and may predict `num_screened`. Before the first measurement, a search may start `num_starts` times, each with these
+    numbers. `divided` are the partitioner's divisions of the model into stages, the fastest by
     its own estimate first.
     """
 
@@ -62,6 +63,7 @@ class Ground:
     num_simulated: int
     screen: Simulator | None = None
     num_screened: int = 0
+    num_starts: int = 1
     divided: tuple[Candidate, ...] = ()
 
 

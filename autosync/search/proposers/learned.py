@@ -5,7 +5,8 @@ presets, samples and the fastest measured ones, over some generations (`breeding
 the precise one, it searches thousands of strategies for promising families, and the precise one continues from the best
 of them. (If the fast one breeds for longer, it exploits its own errors.) Then strategies are picked that are predicted
 to be fast or might be fast, each unlike those picked before it in the same round. The first round has no measurements,
-so some of its places are for presets, which experts designed by hand.
+so some of its places are for presets, which experts designed by hand. And it breeds several times from scratch: each
+time ends in another family by chance, and later rounds rarely leave the families that were measured.
 
 Strategies with stages are bred apart (`divisions`) and picked among the others.
 """
@@ -117,15 +118,23 @@ class Learned:
             judge = Judge(ground.simulator, self._likeness, measured)
             return judge, self._bred(judge, ground.num_simulated, parents, rng).most_promising(NUM_CONSIDERED)
         ground.screen.learn(history)
-        judge = Judge(ground.screen, self._likeness, measured)
-        families = self._bred(judge, ground.num_screened, parents, rng, twins=NUM_TWINS)
-        handed_on = families.most_promising(min(NUM_HANDED_ON, ground.num_simulated // 2))
         ground.simulator.learn(history)
+        screen = Judge(ground.screen, self._likeness, measured)
         judge = Judge(ground.simulator, self._likeness, measured[:NUM_COMPARED])
+        found: list[Judged] = []
+        for _ in range(1 if measured else ground.num_starts):
+            found += self._refined(screen, judge, parents, rng)
+        return judge, sorted(found, key=lambda one: one.hope)
+
+    def _refined(self, screen: Judge, judge: Judge, parents: Sequence[Sourced], rng: random.Random) -> list[Judged]:
+        """Return the most promising strategies that the fast simulator found and the precise one refined."""
+        ground = self._ground
+        families = self._bred(screen, ground.num_screened, parents, rng, twins=NUM_TWINS)
+        handed_on = families.most_promising(min(NUM_HANDED_ON, ground.num_simulated // 2))
         bred = self._breeding(judge, ground.num_simulated, twins=NUM_TWINS)
         bred.add([*parents, *((one.origin, one.strategy) for one in handed_on)])
         bred.evolve(rng, num_generations=NUM_LATE_GENERATIONS, num_parents=NUM_LATE_PARENTS)
-        return judge, bred.most_promising(NUM_CONSIDERED)
+        return bred.most_promising(NUM_CONSIDERED)
 
     def _bred(
         self, judge: Judge, most: int, parents: Sequence[Sourced], rng: random.Random, *, twins: int = 1

@@ -12,6 +12,7 @@ import pytest
 from autosync.search.candidates import STOCK_DDP, candidate
 from autosync.search.domain import PoolDomain, SpaceDomain
 from autosync.search.proposers.history import TriedStrategy
+from autosync.search.proposers.learned import Learned
 from autosync.search.proposers.likeness import Likeness
 from autosync.search.proposers.mcmc import _walked
 from autosync.search.proposers.style import Styles
@@ -192,3 +193,24 @@ def test_learned_comes_to_what_no_simulator_tells_from_a_measured_one_when_all_e
     history = [record_of(0, candidate("measured", measured, model, cluster), ground, seconds=1.0)]
     (proposed,) = Learned(ground).propose(history, 1, random.Random(0))
     assert proposed.strategy is (twin if first == "twin" else other)
+
+
+def test_the_first_round_searches_several_times_from_scratch(model: ModelSpec, cluster: ClusterSpec) -> None:
+    class Counter(MessageCounter):
+        num_predicted = 0
+
+        def predict(self, strategies: Sequence[Strategy]) -> list[Prediction]:
+            self.num_predicted += len(strategies)
+            return super().predict(strategies)
+
+    def num_predicted(num_starts: int, *, is_first: bool) -> int:
+        counter = Counter()
+        ground = replace(ground_of(model, cluster, is_screened=True), simulator=counter, num_starts=num_starts)
+        known = [one for one in ground.known if one.strategy is not None]
+        history = [] if is_first else [record_of(0, known[0], ground, seconds=1.0)]
+        Learned(ground).propose(history, 4, random.Random(0))
+        return counter.num_predicted
+
+    once, thrice = num_predicted(1, is_first=True), num_predicted(3, is_first=True)
+    assert 2.5 * once < thrice < 3.5 * once
+    assert num_predicted(3, is_first=False) < 1.5 * once
