@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +34,11 @@ FEWEST_SIMULATED = 96
 LARGE = 250
 """The product of variables and nodes above which the precise simulator predicts fewer strategies a round, in
 proportion. Its predictions take longer the more variables and nodes there are, and a round must not take minutes. The
-counts above are for each round."""
+counts above are for each round, and for each start in the first one."""
 
 NUM_STARTS = 4
-"""How often the first round searches from scratch. For acoustic_mlp@x50 on 4-hosts, what six single starts found was
-predicted to take 136 to 150 ms, and what six times four starts found, 134 to 139 ms."""
+"""How often the first round searches from scratch; less often above `LARGE`. For acoustic_mlp@x50 on 4-hosts, what six
+single starts found was predicted to take 136 to 150 ms, and what six times four starts found, 134 to 139 ms."""
 
 
 def build_ground(settings: StudySettings, preparer: TrialPreparer, pool: Pool | None = None) -> Ground:
@@ -59,7 +61,7 @@ def build_ground(settings: StudySettings, preparer: TrialPreparer, pool: Pool | 
         domain = PoolDomain(space, [one.strategy for one in candidates if one.strategy is not None])
         known = [one for one in candidates if one.origin.startswith("preset:")]
         divided = [one for one in candidates if one.has_stages]
-    return Ground(
+    ground = Ground(
         model=model,
         cluster=cluster,
         domain=domain,
@@ -68,6 +70,8 @@ def build_ground(settings: StudySettings, preparer: TrialPreparer, pool: Pool | 
         divided=tuple(divided),
         **simulator_fields(settings.simulator, model, cluster, prior=prior_path(settings.prior)),
     )
+    # Without trials there is one round alone.
+    return replace(ground, num_starts=NUM_STARTS) if settings.num_trials == 0 else ground
 
 
 def simulator_fields(name: str, model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> dict[str, Any]:
@@ -81,7 +85,7 @@ def simulator_fields(name: str, model: ModelSpec, cluster: ClusterSpec, *, prior
         "num_simulated": max(FEWEST_SIMULATED, round(NUM_SIMULATED / size)),
         "screen": with_stages(open_simulator(SCREEN, model, cluster), model, cluster),
         "num_screened": NUM_SCREENED,
-        "num_starts": NUM_STARTS,
+        "num_starts": max(1, round(NUM_STARTS / math.sqrt(size))),
     }
 
 

@@ -93,6 +93,15 @@ def test_a_prior_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert prior_path("records") == Path("records")
 
 
+def test_without_trials_large_models_are_searched_as_often_as_small_ones() -> None:
+    def num_starts(model: str, cluster: str, num_trials: int) -> int:
+        settings = {"num_trials": num_trials}
+        return plan_tuning(model=model, cluster=cluster, study="s", settings=settings).ground().num_starts
+
+    assert num_starts("acoustic_mlp", "4-hosts", 1) > num_starts("resnet50", "8-hosts", 1) >= 1
+    assert num_starts("resnet50", "8-hosts", 0) == num_starts("acoustic_mlp", "4-hosts", 1)
+
+
 @pytest.mark.parametrize("proposer", ["random", "learned", "mcmc"])
 def test_what_it_says_is_tried_first_is(proposer: str, make_record: Callable[..., Record]) -> None:
     num_trials = 5
