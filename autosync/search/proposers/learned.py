@@ -6,7 +6,7 @@ the precise one, it searches thousands of strategies for promising families, and
 of them. (If the fast one breeds for longer, it exploits its own errors.) Then strategies are picked that are predicted
 to be fast or might be fast, each unlike those picked before it in the same round. The first round has no measurements,
 so some of its places are for presets, which experts designed by hand. And it breeds several times from scratch: each
-time ends in another family by chance, and later rounds rarely leave the families that were measured.
+time may end in another family by chance, and later rounds begin at what was measured.
 
 Strategies with stages are bred apart (`divisions`) and picked among the others.
 """
