@@ -2,9 +2,10 @@
 
 Where a parameter has no gradient yet, torch makes an arriving one its gradient without copying it, if no other tensor
 object is the arriving one. It doesn't look at memory (pytorch#34082), so `p.grad` may share it with another parameter's
-gradient (`a.view(-1) + b.view(-1)`), or with a gradient that backward still passes on (`x + p.unsqueeze(0)`). This is
-harmless under torch, which only reads such gradients until backward ends. But the engine scales and sums gradients in
-place while backward goes on.
+gradient (`a.view(-1) + b.view(-1)`), or with a gradient that backward still passes on (`x + p.unsqueeze(0)`). Under
+torch this is harmless in one backward pass, which only reads such gradients. But the engine scales and sums gradients
+in place while backward goes on. And a second pass adds to gradients in place: torch adds to both that share memory, so
+each gets the other's too. Here each gets its own.
 """
 
 from __future__ import annotations
