@@ -52,6 +52,17 @@ def native_groups_of_some_members(here: Here) -> Any:
     return sums
 
 
+def groups_are_made_when_all_ranks_have_made_theirs(here: Here) -> Any:
+    links = here.links("meeting")
+    time.sleep(0.1 * here.rank)
+    # What a rank writes before it makes its groups, every other has once its own are made.
+    here.store.set(f"makes {here.rank}", "yes")
+    links.make_native([((0, 1), 0)])
+    have_begun = here.store.check([f"makes {rank}" for rank in here.everyone])
+    links.close()
+    return have_begun
+
+
 def close_gives_everything_back(here: Here) -> Any:
     before = (threads(), sockets())
     for number in range(3):

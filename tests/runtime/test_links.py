@@ -8,6 +8,7 @@ NUM_RANKS = 4
 CASES = (
     "messages_keep_the_order_of_their_tag",
     "native_groups_of_some_members",
+    "groups_are_made_when_all_ranks_have_made_theirs",
     "close_gives_everything_back",
     "sessions_have_names_of_their_own",
     "abort_ends_all_waits",
@@ -22,6 +23,10 @@ def test_messages_of_a_tag_keep_their_order_whatever_the_order_of_tags(wire_answ
 def test_native_groups_have_the_members_that_were_asked_for(wire_answers):
     every, pair = {"(0, 1, 2, 3)": 6.0}, {"(0, 1, 2, 3)": 6.0, "(3, 1)": 4.0}
     assert wire_answers["native_groups_of_some_members"] == [every, pair, every, pair]
+
+
+def test_groups_are_made_when_all_ranks_have_made_theirs(wire_answers):
+    assert wire_answers["groups_are_made_when_all_ranks_have_made_theirs"] == [True] * NUM_RANKS
 
 
 def test_close_leaves_no_thread_and_no_socket(wire_answers):

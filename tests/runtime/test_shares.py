@@ -38,6 +38,7 @@ def test_shares_train_as_one_process_does(make_ranks: Callable[[str], Any]) -> N
     cases.append(("share_cases:weighed_apart", {"bundle": ranks.bundle("local_sgd", "small")}))
     for *exact, refused, weighed_apart in ranks.run(cases):
         assert exact == [""] * (len(cases) - 2)
+        assert isinstance(refused, dict), refused
         assert "the bundle gives it" in refused["another batch"]
         assert "whose weight is not known" in refused["no weight"]
         assert "each rank trains alone" in weighed_apart

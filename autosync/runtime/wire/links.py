@@ -36,6 +36,8 @@ NativeKey: TypeAlias = tuple[tuple[int, ...], int]
 """The members and the lane of a group for native collectives."""
 
 _ABORT_TAG = 2**31 - 1
+_MEETING_TAG = 2**31 - 65
+"""Far enough from the tag of an abort, which has one tag for each device."""
 _NUM_NAMED = 8
 _PLACE = re.compile(r"\[\S+\.cc:\d+\] ")
 _NUM_SESSIONS: Counter[tuple[int, ...]] = Counter()
@@ -144,7 +146,8 @@ class Links:
         """Make the groups of native collectives; all ranks must pass the same keys in the same order.
 
         A lane has one collective under way at a time, for which one thread of gloo's is enough; NCCL uses no such
-        threads.
+        threads. Returns when all ranks have made theirs. Otherwise a rank that is refused right after its start would
+        close connections that others still make, and they would say so instead of the true reason.
         """
         for members, lane in keys:
             number = self._num_natives
@@ -156,6 +159,20 @@ class Links:
                 self._natives[members, lane] = self._connect(name, members, num_threads)
             else:
                 self._natives[members, lane] = self._connect_nccl(self._nccl_device, name, members)
+        try:
+            self._meet()
+        except RuntimeError as error:
+            raise self._no_connection(tuple(range(self.num_ranks)), error) from error
+
+    def _meet(self) -> None:
+        """Wait until all ranks have come here. Each hears, from one rank a round, of twice as many as before."""
+        word, heard = torch.zeros(1, dtype=torch.uint8), torch.zeros(1, dtype=torch.uint8)
+        distance = 1
+        while distance < self.num_ranks:
+            coming = self.receive(heard, (self.rank - distance) % self.num_ranks, _MEETING_TAG)
+            self.send(word, (self.rank + distance) % self.num_ranks, _MEETING_TAG).wait()
+            coming.wait()
+            distance *= 2
 
     def native(self, members: tuple[int, ...], lane: int) -> Any:
         """Return the backend's group of these members on this lane. Its ranks are positions in `members`."""
