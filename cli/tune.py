@@ -137,7 +137,7 @@ Examples:
     show_default=True,
     callback=positive_seconds,
     metavar="TIME",
-    help="A trial fails if the ranks take longer than this for one request.",
+    help="A trial fails if the ranks take longer than this for one step.",
 )
 @click.option(
     "--jobs", type=click.IntRange(1), help="Cores of this machine that predict while ranks wait.  [default: all]"
@@ -216,11 +216,11 @@ def tune(
         "replay": replay,
         "consent": consent_of(trust=trust),
     }
+    how |= {"budget_seconds": budget, "trial_timeout_seconds": trial_timeout}
     if dry_run:
-        _dry_run(of, how, as_json=as_json)
+        _dry_run(of, how, effort=effort, as_json=as_json)
     else:
-        limits = {"budget_seconds": budget, "trial_timeout_seconds": trial_timeout}
-        _tune(of, how | limits, effort=effort, output=output, as_json=as_json)
+        _tune(of, how, effort=effort, output=output, as_json=as_json)
 
 
 def _tune(
@@ -288,12 +288,14 @@ def _is_given(option: str) -> bool:
     return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def _dry_run(of: Mapping[str, Any], how: Mapping[str, Any], *, as_json: bool) -> None:
+def _dry_run(of: Mapping[str, Any], how: Mapping[str, Any], *, effort: str | None, as_json: bool) -> None:
     """Show what would be started and tried first."""
+    from autosync.search.measurement_effort import EFFORTS
     from autosync.search.planning import plan_tuning
 
     # Predictions do not depend on the number of cores.
     settings = {name: value for name, value in how.items() if name != "jobs"}
+    settings["effort"] = None if effort is None else EFFORTS[effort]
     with Reporter() as progress:
         plan = plan_tuning(**of, settings=settings, is_dry=True, progress=progress)
         first = plan.first(NUM_SHOWN)

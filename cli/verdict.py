@@ -54,7 +54,7 @@ def _tried(found: ShownSummary) -> str:
         text += f"; {outages} more trial{'s' if outages != 1 else ''} ended by no fault of a strategy, and began again"
     if len(found.contests) == 1:
         return f"{text}. Stock DDP alone:"
-    if found.proved_at_once:
+    if found.proved_at_once or count == 0:
         return f"{text}. Stock DDP and the strategies that were predicted to be fastest, measured in turn:"
     return f"{text}. Stock DDP and the fastest others, measured again in turn:"
 

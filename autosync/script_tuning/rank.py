@@ -63,6 +63,9 @@ class ScriptRank:
         """Return the present activity in words."""
         return self.doing
 
+    def idle_seconds(self) -> None:
+        """Tell of no steps: a request has one deadline."""
+
     # The script.
 
     def serve(self, loop: RequestLoop) -> int:

@@ -10,7 +10,7 @@ strategies also train for a short while. One whose training fails, or whose loss
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -116,21 +116,31 @@ class Verdict:
         return frame
 
 
-def choose_finalists(tried: Sequence[FinishedTrial], num_finalists: int) -> list[Candidate]:
-    """Return the fastest strategies of the trials. If all of them are inexact, add the fastest exact one."""
+def choose_finalists(
+    tried: Sequence[FinishedTrial],
+    num_finalists: int,
+    *,
+    lost: Collection[str] = (),
+    winner_id: str | None = None,
+) -> list[Candidate]:
+    """Return the fastest strategies of the trials. If all of them are inexact, add the fastest exact one.
+
+    By an earlier proof, `lost` are strategies that cannot win, and `winner_id` is one that won: it takes part again,
+    because trials at another time may have made others look faster.
+    """
     failures = [one.record.failure for one in tried if one.record.failure is not None]
     if tried and len(failures) == len(tried):
         raise OperationError(f"all {len(tried)} trials failed; the first: {failures[0].message}")
     measured = sorted(
         (one.measurement.median_seconds, position)
         for position, one in enumerate(tried)
-        if one.measurement is not None and one.candidate.strategy is not None
+        if one.measurement is not None and one.candidate.strategy is not None and one.candidate.strategy_id not in lost
     )
     fastest = [tried[position].candidate for _, position in measured]
     chosen = fastest[:num_finalists]
     if chosen and not any(map(_is_exact, chosen)):
         chosen += [one for one in fastest if _is_exact(one)][:1]
-    return chosen
+    return chosen + [one for one in fastest if one.strategy_id == winner_id and one not in chosen]
 
 
 def _is_exact(candidate: Candidate) -> bool:
@@ -180,7 +190,9 @@ def _as_fit(
 
     The default, the first finalist and the baselines are kept first.
     """
-    room = None if trials.is_recorded else most_at_once(trials.model, trials.cluster)
+    # A replay trains with an optimizer without state.
+    slots = 0 if trials.is_replayed else trials.model.optimizer.state_slots
+    room = None if trials.is_recorded else most_at_once(trials.model, trials.cluster, state_slots=slots)
     if room is None or len(contestants) <= max(room, 2):
         return list(contestants), {}
     ours = [one for one in contestants if one.role == "finalist"]
@@ -296,9 +308,11 @@ def judge(
     against = [comparison.between(winner.name, one.name) for one in others] if winner is not results[0] else []
     if winner is not fastest and fastest not in others:
         against.append(comparison.between(fastest.name, winner.name))
+    # The winner was chosen by these results, so its interval is wider than one for a contestant that was named before.
+    shown = winner if winner is results[0] else replace(winner, ratio=comparison.between(winner.name, default))
     return Verdict(
-        results=results,
-        winner=winner,
+        results=tuple(shown if one is winner else one for one in results),
+        winner=shown,
         against=tuple(against),
         left_out=comparison.failures,
         fidelities=fidelities,

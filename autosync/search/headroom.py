@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from autosync.datasets.schema import Measurement
 from autosync.plan.bound_terms import Bound
 from autosync.search.link_times import LinkTime, busiest_link
+from autosync.search.stopping import holds
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.links import PROCESSORS, busy_in_words
 from autosync.specs.model import ModelSpec
@@ -16,6 +17,11 @@ from autosync.units import format_time
 
 LITTLE = 1.02
 """The smallest speedup that is worth mentioning."""
+
+UNKNOWN = (
+    "shorter than the links' rates and the profile allow, so how much is left is not known (autosync cluster probe "
+    "measures the rates)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +102,7 @@ class Headroom:
     """The gap between a measured step and the bound of exact strategies.
 
     `bound` holds without stages. Where a study also searched strategies with stages, `divided` is their bound, and the
-    smaller one counts.
+    smaller one counts. A step that is shorter than the bound shows that the bound is wrong.
     """
 
     step: float
@@ -114,11 +120,18 @@ class Headroom:
         return max(self.step / self.limit.seconds, 1.0)
 
     @property
+    def is_known(self) -> bool:
+        """Whether the bound holds, as far as this step shows."""
+        return holds(self.limit.seconds, self.step)
+
+    @property
     def share(self) -> float:
         """The share of the step that every exact strategy needs."""
         return min(self.limit.seconds / self.step, 1.0)
 
     def __str__(self) -> str:
+        if not self.is_known:
+            return f"{format_time(self.step)} a step is {UNKNOWN}"
         if self.most == 1.0:
             return "no exact strategy on this cluster can be faster"
         of = " of strategies with stages" if self.limit is self.divided else ""
@@ -140,21 +153,27 @@ class PossibleGain:
 
     @property
     def most(self) -> float:
-        return Headroom(step=self.default.step, bound=self.bound, divided=self.divided).most
+        return self._headroom.most
 
     @property
     def limit(self) -> Bound:
         """The bound of all strategies that were searched."""
-        return Headroom(step=self.default.step, bound=self.bound, divided=self.divided).limit
+        return self._headroom.limit
 
     @property
     def most_undivided(self) -> float:
         """The largest speedup of a strategy without stages."""
         return Headroom(step=self.default.step, bound=self.bound).most
 
+    @property
+    def _headroom(self) -> Headroom:
+        return Headroom(step=self.default.step, bound=self.bound, divided=self.divided)
+
     def __str__(self) -> str:
         share = 1 - (self.default.compute + self.default.input) / self.default.step
         what = f"communication that compute does not hide is {share:.0%} of stock DDP's step"
+        if not self._headroom.is_known:
+            return f"{what}; this step is {UNKNOWN}"
         if self.most == 1.0:
             return f"{what}: it is as fast as any exact strategy on this cluster can be"
         if self.most < LITTLE:

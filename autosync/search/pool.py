@@ -17,7 +17,7 @@ from autosync.datasets.facts import Spec
 from autosync.datasets.schema import Failure, Measurement, Record
 from autosync.datasets.studies import find_study
 from autosync.documents import parse, without_file
-from autosync.errors import InputError, Problem
+from autosync.errors import DocumentError, InputError, Problem, first_problems
 from autosync.search.candidates import STOCK_DDP, Candidate, candidate_of
 from autosync.search.trial_runner import ComparingService
 from autosync.specs.cluster import ClusterSpec
@@ -50,6 +50,8 @@ def read_pool(source: str, *, model: str | None = None, cluster: str | None = No
     opened = Dataset(path)
     problems: list[Problem] = []
     records = list(opened.records(problems.append))
+    if problems:
+        raise DocumentError(first_problems(problems))
     names = {_whom(record): (record.model_name, record.cluster_name) for record in records}
     found = [whom for whom, pair in names.items() if model in {None, pair[0]} and cluster in {None, pair[1]}]
     if len(found) != 1:

@@ -41,10 +41,14 @@ def running(plan: TuningPlan, progress: ProgressListener) -> Iterator[RunningStu
                 num_kept = len(study.searched())
                 raise
     except OperationError as error:
+        if not plan.folder.is_begun:
+            raise
         raise OperationError(f"{error} (the study is kept in {plan.folder.path})") from error
     except KeyboardInterrupt:
         kept = "1 trial is" if num_kept == 1 else f"{num_kept or 'no'} trials are"
         progress.note(f"{kept} kept in {plan.folder.path}")
+        if plan.folder.summary.is_file():
+            progress.note(f"the answer so far: autosync show {plan.folder.handle}")
         if plan.folder.settings.is_file():
             progress.note(f"to go on: {_resume_command(plan)}")
         raise

@@ -12,9 +12,11 @@ from autosync.search.progress import ProgressListener, SearchStatus
 from autosync.search.proposers.interface import Ground, Proposer
 from autosync.search.rounds import Rounds
 from autosync.search.running_study import RunningStudy
+from autosync.search.shown_summary import load_shown
 from autosync.search.stopping import LEAST_GAIN, why_stop
-from autosync.search.study import StartedTrial
+from autosync.search.study import StartedTrial, Study
 from autosync.search.study_folder import StudySettings
+from autosync.search.trust.early_answer import EarlyAnswer
 from autosync.search.trust.expectation import Expecting
 from autosync.search.trust.next_trials import NextTrials
 from autosync.search.trust.outlook import SearchOutlook
@@ -64,8 +66,7 @@ class SearchLoop:
                 steps_train=settings.is_script,
             )
         self._rounds = Rounds(running.study, proposer, seed=settings.seed, expecting=expecting)
-        self._proved: frozenset[int] = frozenset()
-        self._proved_seconds = math.inf
+        self._early = _early_answer(running.study, settings)
         self.status.go_on(running.study.searched())
 
     @property
@@ -84,9 +85,10 @@ class SearchLoop:
     @property
     def is_proof_due(self) -> bool:
         """Whether a trial after the early proof was faster than its contestants, or there was no early proof."""
-        later = [one.measurement for one in self.status.tried if one.record.trial not in self._proved]
+        proved = self._early.strategy_ids
+        later = [one.measurement for one in self.status.tried if one.candidate.strategy_id not in proved]
         fastest = min([one.median_seconds for one in later if one is not None], default=math.inf)
-        return not self._proved or fastest < (1 - LEAST_GAIN) * self._proved_seconds
+        return not proved or fastest < (1 - LEAST_GAIN) * self._early.fastest_seconds
 
     def begin_predicted(self, simulator: Simulator) -> list[StartedTrial]:
         """Begin trials of stock DDP and the strategies that are predicted to be fastest, for an early proof.
@@ -100,19 +102,15 @@ class SearchLoop:
             self._progress.note(words)
         return begun
 
-    def take_in_proof(self, begun: list[StartedTrial], records: list[Record], *, fastest_seconds: float) -> None:
-        """Keep the records of an early proof, whose fastest contestant took this time.
-
-        Begun trials without a record are forgotten.
-        """
+    def take_in_proof(self, begun: list[StartedTrial], records: list[Record], answer: EarlyAnswer) -> None:
+        """Keep the records of an early proof, and its answer. Begun trials without a record are forgotten."""
         kept = {record.trial for record in records}
         self._study.withdraw([one for one in begun if one.number not in kept])
         for record in records:
             self._study.tell(record)
-        self._proved = frozenset(one.number for one in begun) & kept
-        self._proved_seconds = fastest_seconds
+        self._early = answer
         self.status.take_in(self._study.searched())
-        for number in sorted(self._proved):
+        for number in sorted({one.number for one in begun} & kept):
             self._progress.tried(self.status, number)
 
     def run(self) -> None:
@@ -146,7 +144,10 @@ class SearchLoop:
         if self.spares_trials:
             finalists = self._rounds.predicted(effort.num_predicted, simulator)
         else:
-            finalists = choose_finalists(self.status.tried, effort.num_finalists)
+            early = self._early
+            finalists = choose_finalists(
+                self.status.tried, effort.num_finalists, lost=early.lost, winner_id=early.winner_id
+            )
         self.status.search_ends()
         self._progress.note(self.status.proving(len(finalists)))
         return finalists
@@ -182,10 +183,13 @@ class SearchLoop:
     def _next_trials(self) -> NextTrials | None:
         """Return what the waiting trials are expected to bring; None if it is not known."""
         assert self._outlook is not None, "asked if no number of trials was given"
-        measured = [one.measurement.median_seconds for one in self._study.history() if one.measurement is not None]
-        return self._outlook.next_trials(
-            self.status, best_seconds=min([*measured, self._proved_seconds]), is_proof_due=self.is_proof_due
-        )
+        seconds = [
+            one.measurement.median_seconds
+            for one in self._study.history()
+            if one.measurement is not None and one.strategy_id not in self._early.lost
+        ]
+        best_seconds = min([*seconds, self._early.fastest_seconds])
+        return self._outlook.next_trials(self.status, best_seconds=best_seconds, is_proof_due=self.is_proof_due)
 
     def _stop_early(self) -> None:
         self.ended = why_stop(self.status.records, bound_seconds=self._bound_seconds, patience=self._settings.patience)
@@ -202,3 +206,10 @@ class SearchLoop:
         if record.failure is not None and record.failure.is_infrastructure:
             self._study.enqueue([candidate])
         return record
+
+
+def _early_answer(study: Study, settings: StudySettings) -> EarlyAnswer:
+    """Return the early answer that a study has from before it was interrupted, if it has one."""
+    if settings.training_seconds is None or not study.folder.summary.is_file():
+        return EarlyAnswer()
+    return EarlyAnswer.kept(load_shown(study.folder))

@@ -63,6 +63,16 @@ class InWords:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShownFidelity:
+    """How an inexact strategy trains."""
+
+    __pydantic_config__ = _LENIENT
+
+    cannot_win: bool = False
+    in_words: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShownStages:
     """Whether strategies with stages were searched. The words are about their bound, or say why they were not."""
 
@@ -154,7 +164,7 @@ class ShownSummary:
     ended: str | None = None
     proved_at_once: bool = False
     wall_seconds: float | None = None
-    fidelity: Mapping[str, InWords]
+    fidelity: Mapping[str, ShownFidelity]
 
     def __post_init__(self) -> None:
         names = [contest.name for contest in self.contests]

@@ -9,6 +9,9 @@ from autosync.datasets.schema import Record
 NEAR_BOUND = 1.02
 """The factor above the bound within which a user would not notice any further gain."""
 
+REFUTED = 0.97
+"""The share of a bound below which a step shows that the bound is wrong: noise alone does not bring it there."""
+
 LEAST_GAIN = 0.005
 """The smallest share that counts as a gain; a smaller one may be noise."""
 
@@ -17,18 +20,27 @@ def why_stop(records: Sequence[Record], *, bound_seconds: float | None, patience
     """Return why no further gain is likely; None if one may be.
 
     `patience` is the number of trials without a gain that ends a search; 0 means no limit. `bound_seconds` is the time
-    that no allowed strategy can beat; None if no such bound is known.
+    that no allowed strategy can beat; None if no such bound is known. A bound that a measured step refutes ends no
+    search.
     """
     seconds = [record.measurement.median_seconds for record in records if record.measurement is not None]
     if not seconds:
         return None
-    if bound_seconds is not None and min(seconds) <= NEAR_BOUND * bound_seconds:
+    if bound_seconds is not None and min(seconds) <= NEAR_BOUND * bound_seconds and holds(bound_seconds, min(seconds)):
         share = 100 * (min(seconds) / bound_seconds - 1)
         return f"no strategy can be much faster: the best is {max(share, 0.0):.1f} % above what the links allow"
     num_idle = _num_without_gain(records)
     if 0 < patience <= num_idle:
         return f"no further gain is likely: {num_idle} trials have brought none since the last that did"
     return None
+
+
+def holds(bound_seconds: float, step_seconds: float) -> bool:
+    """Return whether a measured step may have this bound.
+
+    A shorter step shows that the links' rates or the times of the profile are not those of the cluster.
+    """
+    return step_seconds >= REFUTED * bound_seconds
 
 
 def _num_without_gain(records: Sequence[Record]) -> int:

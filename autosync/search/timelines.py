@@ -28,7 +28,8 @@ MOST_SECONDS = 30.0
 def record_timelines(trials: TrialRunner, verdict: Verdict, folder: StudyFolder, progress: ProgressListener) -> None:
     """Write the timelines of stock DDP and of the winner into the study's folder.
 
-    A failure, also of the disk, is reported and changes nothing else. In a replay nothing runs, so nothing is recorded.
+    A failure, also of the disk, or an interruption is reported and changes nothing else. In a replay nothing runs, so
+    nothing is recorded.
     """
     wanted = {folder.stock_timeline: verdict.default}
     strategy = verdict.winner.candidate.strategy
@@ -57,6 +58,9 @@ def record_timelines(trials: TrialRunner, verdict: Verdict, folder: StudyFolder,
             jsonio.write_text(path, text)
         except (TrialFailed, OSError) as failure:
             progress.note(f"no timeline of {result.name}: {failure}")
+        except KeyboardInterrupt:
+            progress.note(f"no timeline of {result.name}: interrupted")
+            return
 
 
 def _timeline(trials: TrialRunner, result: ProofResult) -> str:

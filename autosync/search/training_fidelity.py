@@ -69,7 +69,7 @@ class TrainingFidelity:
             name: value if not isinstance(value, float) or math.isfinite(value) else None
             for name, value in asdict(self).items()
         }
-        return {**figures, "in_words": str(self)}
+        return {**figures, "cannot_win": self.cannot_win, "in_words": str(self)}
 
     def __str__(self) -> str:
         words = [self.note] if self.note else []

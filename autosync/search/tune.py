@@ -16,7 +16,7 @@ file has the buckets of stock DDP.
 - `num_trials` is the number of strategies to try. Without it, what is predicted to be fastest is proved at once. Then
   trials go on (at most 50) while they are expected to save more of a training of `training_seconds` (ten hours) than
   they take. `budget_seconds` and `patience` (20 trials without a gain, 0 for no limit) end any search.
-- `effort` says how long each strategy is measured; a trial that takes longer than `trial_timeout_seconds` fails.
+- `effort` says how long each strategy is measured; a trial with a step longer than `trial_timeout_seconds` fails.
 - `jobs` is the number of cores of this machine that predict step times while ranks wait (all of them); the result does
   not depend on it.
 - `study` names the study's folder. Tuners with the same `storage`, an Optuna URL, and the same `study` share a search.
@@ -110,10 +110,11 @@ def tune(
         search = SearchLoop(run, open_proposer(settings.proposer, ground), ground, settings, progress)
         early = prove_early(run, search, ground, seed=settings.seed, progress=progress)
         if early is not None:
-            hand_over(plan, run, search, early, records_of(run, search), output=output, began=began, is_last=False)
+            records = records_of(run, search)
+            hand_over(plan, run, search, early, records, output=output, began=began, early=early, is_last=False)
         search.run()
         verdict = _proven(run, search, ground, early, seed=settings.seed, progress=progress)
-        tuned = hand_over(plan, run, search, verdict, records_of(run, search), output=output, began=began)
+        tuned = hand_over(plan, run, search, verdict, records_of(run, search), output=output, began=began, early=early)
         # Last, so that no interruption of it costs the result.
         record_timelines(run.trials, verdict, plan.folder, progress)
     return tuned

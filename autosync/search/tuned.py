@@ -93,11 +93,13 @@ def hand_over(
     *,
     output: Path | None,
     began: float,
+    early: Verdict | None = None,
     is_last: bool = True,
 ) -> Tuned:
     """Write the winner's bundle and the summary. `began` is the start of tuning on the monotonic clock.
 
-    Without `is_last` the search goes on, and what is written is the answer so far.
+    `early` is the verdict of an early proof, which may be the verdict. Without `is_last` the search goes on, and what
+    is written is the answer so far.
     """
     trials, folder = running.trials, plan.folder
     bundle = bundle_of(trials, verdict.winner)
@@ -122,7 +124,7 @@ def hand_over(
     summary |= {
         "proposer": plan.settings.proposer,
         "ended": search.ended,
-        "proved_at_once": not search.is_proof_due,
+        "proved_at_once": verdict is early,
         "forecasts": [{"after_trials": number, **found.fields()} for number, found in search.forecasts],
         "wall_seconds": round(wall_seconds, 3),
         "search_seconds": round(search.search_seconds, 3),

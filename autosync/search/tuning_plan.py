@@ -118,6 +118,8 @@ class TuningPlan:
         """Return the first candidates that a new study would try; without trials, those that it would prove."""
         if not self.is_new:
             return []
+        if self.settings.budget_seconds == 0:
+            return [STOCK_DDP][:count]
         ground, settings = self.ground(), self.settings
         proposer = open_proposer(settings.proposer, ground)
         if settings.num_trials == 0:

@@ -45,6 +45,12 @@ class RequestHandler(Protocol):
     def where(self) -> str:
         """Return the present activity as exactly as possible. Called by another thread."""
 
+    def idle_seconds(self) -> float | None:
+        """Return how long ago the last step of a request under way has ended; None if no step has.
+
+        Called by another thread.
+        """
+
 
 class RequestLoop:
     """Receives requests on this rank. `open_handler` gets a function that reports progress, and returns the handler."""
@@ -67,7 +73,9 @@ class RequestLoop:
                     if not isinstance(request.get("request"), str) or type(request.get("id")) is not int:
                         raise control.ControlError("what it asks has no name or no number")  # noqa: TRY301 - told below
                     if request["request"] == "where":
-                        self._answer(request, result={"where": self._where()})
+                        self._answer(
+                            request, result={"where": self._where(), "idle_seconds": self._asked.idle_seconds()}
+                        )
                     else:
                         self._requests.put(request)
                 select.select([self._channel], [], [])

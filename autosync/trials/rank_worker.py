@@ -7,6 +7,7 @@ import gc
 import math
 import random
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -60,6 +61,7 @@ class RankWorker:
         self._store: Any = None
         self._opened: Any = None
         self._running: ContestantTraining | StagedTraining | None = None
+        self._stepped_at: float | None = None
         self._device = CPU
         self._ddp_group: dist.ProcessGroup | None = None
         self._task: Task
@@ -210,7 +212,8 @@ class RankWorker:
         """Train a contestant for some steps; return the time of each step and the readings of the meters."""
         self._num_runs += 1
         if self._serves:
-            return self._watch()
+            return self._watch(request["num_steps"])
+        self._stepped_at = None
         training = self._trainings[request["name"]]
         dist.barrier()
         before = meters.read_meters(self._interface)
@@ -224,6 +227,7 @@ class RankWorker:
         for number in range(request["num_steps"]):
             self.doing = f"in step {number + 1} of {request['num_steps']}"
             training.step()
+            self._stepped_at = time.monotonic()
         if request["settle"]:
             self.doing = "waiting for what its steps have left under way"
             training.settle()
@@ -247,11 +251,11 @@ class RankWorker:
             return torch.cuda.max_memory_allocated(self._device)
         return meters.peak_memory_bytes() or 0
 
-    def _watch(self) -> Answer:
+    def _watch(self, num_steps: int) -> Answer:
         """On a rank that only serves, return the readings of its meters while workers took their steps."""
         before = meters.read_meters(self._interface)
         self._store.set(self._key(f"watches/{self._rank}"), "")
-        self._store.wait([self._key("over")], dt.timedelta(seconds=self._timeout_seconds))
+        self._store.wait([self._key("over")], dt.timedelta(seconds=num_steps * self._timeout_seconds))
         return _read_since(before, self._interface)
 
     def _key(self, what: str) -> str:
@@ -295,6 +299,10 @@ class RankWorker:
         training = self._running
         told = training.where() if training is not None else None
         return self.doing if told is None else f"{self.doing}, {told}"
+
+    def idle_seconds(self) -> float | None:
+        """Return how long ago the last step of a run has ended; None before the first. Called by another thread."""
+        return None if self._stepped_at is None else time.monotonic() - self._stepped_at
 
 
 def _read_since(before: meters.Reading, interface: str | None) -> Answer:

@@ -1,6 +1,7 @@
 """One generation of ranks, which are started, asked and ended together.
 
-Every request has a deadline. Each failure becomes a `TrialFailed` that names the rank at fault. The generation is then
+Every request has a deadline. If ranks make steps, it is a deadline for each step: a request for many slow steps takes
+the time that they need. Each failure becomes a `TrialFailed` that names the rank at fault. The generation is then
 useless, and its owner must end it.
 """
 
@@ -10,11 +11,12 @@ import contextlib
 import dataclasses
 import itertools
 import logging
+import math
 import queue
 import selectors
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,22 @@ class _Heard:
         """Whether a rank's outcome is known: an answer, an error, or the reason for its end."""
         return rank in self.answers or rank in self.errors or self.lost.get(rank) is not None
 
+    def take(self, rank: int, message: Mapping[str, Any]) -> None:
+        """Take in a rank's message about the request."""
+        if "doing" in message:
+            if rank == 0:
+                self.progress(message["doing"])
+        elif "error" in message:
+            self.errors[rank] = message["error"]
+        else:
+            self.answers[rank] = message["result"]
+
+
+def _idle_seconds(told: Mapping[int, Answer]) -> float:
+    """Return how long ago any rank has ended a step; infinite if none has told of one."""
+    ages = [one["idle_seconds"] for one in told.values() if one["idle_seconds"] is not None]
+    return min(ages, default=math.inf)
+
 
 class Ranks:
     """All ranks of a cluster, running and connected: workers first, then ranks that only serve."""
@@ -86,6 +104,8 @@ class Ranks:
         self._names = [f"rank {rank}" for rank in range(self._num_ranks)]
         self._channels: dict[int, Channel] = {}
         self._numbers = itertools.count(1)
+        # What was heard about the requests under way, by their numbers.
+        self._heard: dict[Any, _Heard] = {}
         self._launch: Launch | None = None
         self._gate: ControlListener | None = None
         try:
@@ -182,30 +202,53 @@ class Ranks:
 
         `progress` is called with the activity that the first rank reports.
         """
-        number = next(self._numbers)
-        heard = _Heard(progress=progress)
-        for rank, channel in self._channels.items():
-            try:
-                channel.send({"id": number, "request": request, **fields})
-            except ControlError:
-                heard.lost[rank] = None
-        self._listen(number, heard, seconds)
-        if len(heard.answers) == self._num_ranks:
-            return [heard.answers[rank] for rank in range(self._num_ranks)]
-        raise self._failure(heard, seconds)
+        with self._sent(request, fields, range(self._num_ranks), progress) as heard:
+            left = seconds
+            while True:
+                self._listen(heard, left, range(self._num_ranks))
+                if len(heard.answers) == self._num_ranks:
+                    return [heard.answers[rank] for rank in range(self._num_ranks)]
+                if heard.has_failed:
+                    raise self._failure(heard)
+                late = [rank for rank in range(self._num_ranks) if rank not in heard.answers]
+                told = self._where(late)
+                left = seconds - _idle_seconds(told)
+                # What ranks have said about the request meanwhile is looked at in the next round.
+                if left <= 0 and not any(heard.is_known(rank) for rank in late):
+                    raise self._too_late(late, told, seconds)
 
-    def _listen(self, number: int, heard: _Heard, seconds: float, ranks: Sequence[int] | None = None) -> None:
-        """Receive the ranks' messages about a request, until every outcome is known or the time is over."""
-        awaited = range(self._num_ranks) if ranks is None else ranks
+    @contextlib.contextmanager
+    def _sent(
+        self,
+        request: str,
+        fields: Mapping[str, Any],
+        ranks: Iterable[int],
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> Iterator[_Heard]:
+        """Send a request to some ranks. Within the block, what they say about it is heard."""
+        number = next(self._numbers)
+        heard = self._heard[number] = _Heard(progress=progress)
+        try:
+            for rank in ranks:
+                try:
+                    self._channels[rank].send({"id": number, "request": request, **fields})
+                except ControlError:
+                    heard.lost[rank] = None
+            yield heard
+        finally:
+            del self._heard[number]
+
+    def _listen(self, heard: _Heard, seconds: float, ranks: Sequence[int]) -> None:
+        """Receive the ranks' messages, until every outcome of a request is known or the time is over."""
         deadline = time.monotonic() + seconds
         is_cut_short = False
         with selectors.DefaultSelector() as selector:
-            for rank in awaited:
+            for rank in ranks:
                 if rank not in heard.lost:
                     selector.register(self._channels[rank], selectors.EVENT_READ, rank)
-            while not all(heard.is_known(rank) for rank in awaited):
+            while not all(heard.is_known(rank) for rank in ranks):
                 for key, _ in selector.select(max(0.0, min(POLL_SECONDS, deadline - time.monotonic()))):
-                    if not self._hear(key.data, number, heard):
+                    if not self._hear(key.data):
                         selector.unregister(key.fileobj)
                 self._see_exits(heard)
                 if heard.has_failed and not is_cut_short:
@@ -214,7 +257,7 @@ class Ranks:
                 if time.monotonic() >= deadline:
                     return
 
-    def _hear(self, rank: int, number: int, heard: _Heard) -> bool:
+    def _hear(self, rank: int) -> bool:
         """Receive a rank's messages; return false if its connection is closed."""
         try:
             messages = self._channels[rank].read()
@@ -222,18 +265,14 @@ class Ranks:
             if not isinstance(error, control.ClosedError):
                 _LOG.warning("rank %d: closed its control connection: %s", rank, error)
             self._channels[rank].close()
-            heard.lost.setdefault(rank, None)
+            for heard in self._heard.values():
+                heard.lost.setdefault(rank, None)
             return False
         for message in messages:
             # Late answers to an earlier request are ignored.
-            if message.get("id") == number:
-                if "doing" in message:
-                    if rank == 0:
-                        heard.progress(message["doing"])
-                elif "error" in message:
-                    heard.errors[rank] = message["error"]
-                else:
-                    heard.answers[rank] = message["result"]
+            about = self._heard.get(message.get("id"))
+            if about is not None:
+                about.take(rank, message)
         return True
 
     def _see_exits(self, heard: _Heard) -> None:
@@ -244,7 +283,7 @@ class Ranks:
             if code is not None and rank not in lost:
                 heard.lost[rank] = f"{_how(code)}{self._last_words(rank) if code > 0 else ''}"
 
-    def _failure(self, heard: _Heard, seconds: float) -> TrialFailed:
+    def _failure(self, heard: _Heard) -> TrialFailed:
         """Return the failure that caused the others."""
         for rank, error in heard.errors.items():
             if error["kind"] == "refused":
@@ -252,37 +291,33 @@ class Ranks:
         assert self._launch is not None, "asked ranks have been started"
         elsewhere = self._launch.lost()
         # Lost ranks come before ranks that raised errors: a rank that vanishes makes all others raise errors.
-        for rank, how in heard.lost.items():
-            if rank not in heard.answers or how is not None:
-                message = f"{self._names[rank]} is gone: {how or 'it closed its connection'}"
-                return TrialFailed("lost_rank", message, blame="machines" if rank in elsewhere else "either")
-        # An error of a rank's own comes before those of ranks whose connections it closed thereby.
-        for rank, error in sorted(heard.errors.items(), key=lambda one: one[1]["blame"] == "either"):
-            return TrialFailed("raised", f"{self._names[rank]}: {error['message']}", blame=error["blame"])
-        late = [rank for rank in range(self._num_ranks) if rank not in heard.answers]
-        where, is_silent = self._where(late)
+        # A rank that has answered, and is gone without an exit code, comes last.
+        gone = [rank for rank, how in heard.lost.items() if rank not in heard.answers or how is not None]
+        if not gone:
+            # An error of a rank's own comes before those of ranks whose connections it closed thereby.
+            for rank, error in sorted(heard.errors.items(), key=lambda one: one[1]["blame"] == "either"):
+                return TrialFailed("raised", f"{self._names[rank]}: {error['message']}", blame=error["blame"])
+        rank = next(iter([*gone, *heard.lost]))
+        message = f"{self._names[rank]} is gone: {heard.lost[rank] or 'it closed its connection'}"
+        return TrialFailed("lost_rank", message, blame="machines" if rank in elsewhere else "either")
+
+    def _where(self, late: Sequence[int]) -> Mapping[int, Answer]:
+        """Ask late ranks where they are, and return the answers of those that give one."""
+        with self._sent("where", {}, late) as heard:
+            self._listen(heard, WHERE_SECONDS, late)
+            return heard.answers
+
+    def _too_late(self, late: Sequence[int], told: Mapping[int, Answer], seconds: float) -> TrialFailed:
+        """Return the failure of late ranks; silent ranks come first, because the others may wait for them."""
+        silent = [rank for rank in late if rank not in told]
+        where = [f"{self._names[rank]} is {told[rank]['where']}" for rank in late if rank in told]
+        if silent:
+            verb = "does" if len(silent) == 1 else "do"
+            where.insert(0, f"{self._listed(silent)} {verb} not answer at all (stopped, or stuck outside Python)")
+        what = "not done" if math.isinf(_idle_seconds(told)) else "no step was done"
         # A rank that is stopped or cut off may be late without the strategy's fault.
-        blame: Blame = "either" if is_silent else "strategy"
-        return TrialFailed("timeout", f"not done within {seconds:g} s: {where}", blame=blame)
-
-    def _where(self, late: Sequence[int]) -> tuple[str, bool]:
-        """Describe where each late rank is, silent ranks first, because the others may wait for them.
-
-        The second value is true if a rank is silent: it does not answer at all.
-        """
-        number = next(self._numbers)
-        heard = _Heard()
-        for rank in late:
-            with contextlib.suppress(ControlError):
-                self._channels[rank].send({"id": number, "request": "where"})
-        self._listen(number, heard, WHERE_SECONDS, late)
-        silent = [rank for rank in late if rank not in heard.answers]
-        told = [f"{self._names[rank]} is {heard.answers[rank]['where']}" for rank in late if rank in heard.answers]
-        verb = "does" if len(silent) == 1 else "do"
-        stopped = (
-            [f"{self._listed(silent)} {verb} not answer at all (stopped, or stuck outside Python)"] if silent else []
-        )
-        return "; ".join([*stopped, *told]), bool(silent)
+        blame: Blame = "either" if silent else "strategy"
+        return TrialFailed("timeout", f"{what} within {seconds:g} s: {'; '.join(where)}", blame=blame)
 
     def _listed(self, ranks: Sequence[int]) -> str:
         return ", ".join(self._names[rank] for rank in ranks)

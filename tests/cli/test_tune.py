@@ -133,6 +133,11 @@ def test_a_dry_run_shows_what_would_be_started_and_tried(shell: Shell) -> None:
     assert "would be measured in turn and proved, before any other trial:" in shell.out
     assert shell.run(*_tune("--dry-run", "--trials", "0")) == 0
     assert "would be tried" not in shell.out
+    for name, effort in EFFORTS.items():
+        first = shell.json(*_tune("--dry-run", "--effort", name))["first"]
+        assert len(first) == 1 + effort.num_predicted
+    (only,) = shell.json(*_tune("--dry-run", "--budget", "0s"))["first"]
+    assert only["origin"] == "baseline:torch_ddp"
     assert sorted(Path.cwd().rglob("*")) == before
 
 

@@ -258,11 +258,24 @@ def test_an_exact_strategy_is_always_among_the_finalists(
     assert choose_finalists([], 2) == []
 
 
+def test_what_an_earlier_proof_showed_counts(
+    finalists: tuple[Candidate, ...], make_record: Callable[..., Record]
+) -> None:
+    tried = [
+        FinishedTrial(candidate=one, record=make_record(position, one, 0.1 * (position + 1)))
+        for position, one in enumerate(finalists)
+    ]
+    first, *_, last = finalists
+    assert first not in choose_finalists(tried, 1, lost=[first.strategy_id])
+    assert choose_finalists(tried, 1, winner_id=last.strategy_id) == [first, last]
+    assert choose_finalists(tried, 1, winner_id=first.strategy_id) == [first]
+
+
 def test_as_many_take_part_as_there_is_memory_for(among_baselines, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     steps = {"default": 0.2, "best_bucket": 0.18, "finalist": 0.1, "best_preset": 0.15}
     rooms = {0: ["default", "finalist"], 3: ["default", "best bucket", "finalist"], 4: None, None: None}
     for room, roles in rooms.items():
-        monkeypatch.setattr("autosync.search.guarantee.most_at_once", lambda *_, room=room: room)
+        monkeypatch.setattr("autosync.search.guarantee.most_at_once", lambda *_, room=room, **__: room)
         verdict = among_baselines(**steps)
         kept = [result.contestant.role for result in verdict.results]
         assert kept == (roles or ["default", "best bucket", "finalist", "best preset"])

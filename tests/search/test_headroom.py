@@ -84,9 +84,20 @@ def test_how_much_there_is_to_gain_and_why_no_more(model: ModelSpec, cluster: Cl
         "communication that compute does not hide is 1% of stock DDP's step, and no exact strategy on this cluster can "
         "be more than 1.0% faster"
     )
-    none = possible_gain(_measured(0.01), model, cluster, bound(model, cluster))
+    none = possible_gain(_measured(0.0198), model, cluster, bound(model, cluster))
     assert none.most == 1.0
     assert str(none).endswith(": it is as fast as any exact strategy on this cluster can be")
+
+
+def test_a_step_that_is_shorter_than_the_bound_refutes_it(model: ModelSpec, cluster: ClusterSpec) -> None:
+    limit = bound(model, cluster)
+    assert "how much is left is not known (autosync cluster probe" in str(
+        possible_gain(_measured(0.01), model, cluster, limit)
+    )
+    assert str(Headroom(step=0.01, bound=limit)) == (
+        "10 ms a step is shorter than the links' rates and the profile allow, so how much is left is not known "
+        "(autosync cluster probe measures the rates)"
+    )
 
 
 def test_what_the_wire_needs_bounds_the_gain_too(model: ModelSpec) -> None:
@@ -101,6 +112,6 @@ def test_how_much_a_winner_leaves(model: ModelSpec, cluster: ClusterSpec) -> Non
     some = Headroom(step=0.025, bound=limit)
     assert (some.share, some.most) == pytest.approx((0.8, 1.25))
     assert str(some) == ("0.80 of the bound: at most 1.25 times as fast is left (20 ms: forward and backward)")
-    none = Headroom(step=0.019, bound=limit)
+    none = Headroom(step=0.0198, bound=limit)
     assert (none.share, none.most) == (1.0, 1.0)
     assert str(none) == "no exact strategy on this cluster can be faster"

@@ -127,6 +127,12 @@ def test_without_trials_it_says_what_is_proved() -> None:
     assert sorted(one.seconds for one in predictions) == [one.seconds for one in predictions]
 
 
+def test_without_time_only_stock_ddp_is_measured() -> None:
+    settings = {"proposer": "random", "budget_seconds": 0.0}
+    plan = plan_tuning(model="model.yaml", cluster="pair.yaml", study="s", settings=settings)
+    assert plan.first(10) == [STOCK_DDP]
+
+
 def test_what_a_resumed_study_would_try_is_not_known() -> None:
     settings = {"proposer": "random", "num_trials": 5}
     plan_tuning(model="model.yaml", cluster="pair.yaml", study="s", settings=settings).open_study().close()

@@ -9,7 +9,7 @@ import pytest
 
 from autosync.datasets.facts import cluster_spec, model_spec
 from autosync.datasets.schema import Record
-from autosync.errors import InputError
+from autosync.errors import DocumentError, InputError, Problem
 from autosync.search.candidates import STOCK_DDP, known_candidates
 from autosync.search.pool import read_pool
 from autosync.specs.cluster import ClusterSpec
@@ -61,4 +61,18 @@ def test_without_stock_ddp_there_is_nothing_to_hold_others_against(
 ) -> None:
     told.append(make_record(0, next(known_candidates(model, cluster, lambda _: True)), 0.1))
     with pytest.raises(InputError, match="has no record of stock DDP"):
+        read_pool(".")
+
+
+def test_damaged_records_are_not_left_out_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Damaged:
+        def __init__(self, _path: object) -> None:
+            pass
+
+        def records(self, problem: Callable[[Problem], None]) -> list[Record]:
+            problem(Problem(what="a record without a time", rule="a record has a measurement or a failure"))
+            return []
+
+    monkeypatch.setattr("autosync.search.pool.Dataset", Damaged)
+    with pytest.raises(DocumentError, match="a record without a time"):
         read_pool(".")

@@ -13,6 +13,8 @@ def test_what_is_free_is_shared_by_all_ranks(model: ModelSpec, cluster: ClusterS
     contestant = 3 * model.num_bytes * 2
     meminfo.write_text(f"MemTotal: 99999999 kB\nMemAvailable: {contestant * 5 // 1024 + 1} kB\n", encoding="utf-8")
     assert most_at_once(model, cluster, meminfo=meminfo) == 4
+    # Five copies in place of three.
+    assert most_at_once(model, cluster, state_slots=2, meminfo=meminfo) == 2
 
 
 def test_the_memory_that_a_cluster_file_states_counts_for_other_machines(

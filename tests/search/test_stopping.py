@@ -21,6 +21,11 @@ def test_near_the_bound_there_is_nothing_to_gain(make_record: MakeRecord) -> Non
     assert reason == "no strategy can be much faster: the best is 1.0 % above what the links allow"
 
 
+def test_a_bound_that_a_step_refutes_ends_nothing(make_record: MakeRecord) -> None:
+    assert why_stop(_records(make_record, 0.2, 0.098), bound_seconds=0.1, patience=9) is not None
+    assert why_stop(_records(make_record, 0.2, 0.09), bound_seconds=0.1, patience=9) is None
+
+
 def test_without_a_bound_there_may_always_be_something_to_gain(make_record: MakeRecord) -> None:
     assert why_stop(_records(make_record, 0.2, 0.0001), bound_seconds=None, patience=9) is None
 

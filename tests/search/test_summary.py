@@ -160,7 +160,7 @@ def test_a_lossy_winner_is_named_as_such(  # type: ignore[no-untyped-def]
     tuned, model: ModelSpec, cluster: ClusterSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     half = candidate("preset:fp16", build_preset("fp16", model, cluster), model, cluster)
-    monkeypatch.setattr("autosync.search.search_loop.choose_finalists", lambda *_: [half])
+    monkeypatch.setattr("autosync.search.search_loop.choose_finalists", lambda *_, **__: [half])
     monkeypatch.setattr("autosync.search.guarantee._speedup", _lossy_first)
     found = tuned(0.2, allow=("lossy",))
     winner = found.summary["winner"]

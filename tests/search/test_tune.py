@@ -251,7 +251,7 @@ def test_a_lossy_strategy_that_does_not_train_is_told_and_does_not_win(
     monkeypatch.setattr("autosync.search.tuning_plan.TrialService", lambda **_: service)
     monkeypatch.setattr(
         "autosync.search.search_loop.choose_finalists",
-        lambda tried, _: [half, *[one.candidate for one in tried if one.candidate.strategy][:1]],
+        lambda tried, *_, **__: [half, *[one.candidate for one in tried if one.candidate.strategy][:1]],
     )
     tuned = tune(model=str(TASKS), cluster="local-2", num_trials=2, study="s", proposer="mcmc", allow=("lossy",))
     assert not tuned.verdict.beats_default

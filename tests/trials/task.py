@@ -3,6 +3,7 @@
 The file `fault` is read at each step: how rank 1 goes wrong, and behind a comma rank 2.
 """
 
+import itertools
 import os
 import resource
 import signal
@@ -14,6 +15,8 @@ import torch
 from torch import nn
 
 from autosync import Task
+
+_CALLS = itertools.count()
 
 
 def _go_wrong(how: str) -> None:
@@ -27,6 +30,10 @@ def _go_wrong(how: str) -> None:
             raise SystemExit(3)
         case "hang":
             time.sleep(600)
+        case "slow":
+            time.sleep(1.2)
+        case "slow then hang":
+            time.sleep(1.2 if next(_CALLS) < 2 else 600)
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "stop":

@@ -211,6 +211,21 @@ def test_what_does_not_end_ends_at_the_limit_and_each_rank_says_where_it_is(
             service.run("stock", 1)
 
 
+@pytest.mark.usefixtures("forked_ranks")
+def test_the_limit_is_one_for_each_step(make: MakeService, fault: Path) -> None:
+    with make() as service:
+        service.prepare(STOCK)
+        service.run("stock", 1)
+        service._timeout_seconds = 3.0
+        fault.write_text("slow")
+        (samples, _) = service.run("stock", 4).step_seconds
+        assert sum(samples) > service._timeout_seconds
+        fault.write_text("slow then hang")
+        with pytest.raises(TrialFailed, match=r"no step was done within 3 s: .*rank 1 is in step 3 of 4") as caught:
+            service.run("stock", 4)
+        assert (caught.value.kind, caught.value.blame) == ("timeout", "strategy")
+
+
 _KILLED_SERVICE = """
 import sys, time
 from pathlib import Path
@@ -355,7 +370,7 @@ def test_the_error_of_a_rank_comes_before_those_of_ranks_whose_connections_it_cl
     own = {"kind": "raised", "message": "KeyError: 'w'", "blame": "strategy"}
     of_ranks = SimpleNamespace(_launch=SimpleNamespace(lost=dict), _names=["rank 0", "rank 1", "rank 2"])
     heard = SimpleNamespace(errors={0: closed, 1: own, 2: closed}, lost={}, answers={})
-    failure = ranks.Ranks._failure(of_ranks, heard, 1.0)  # type: ignore[arg-type]
+    failure = ranks.Ranks._failure(of_ranks, heard)  # type: ignore[arg-type]
     assert (failure.kind, failure.message, failure.blame) == ("raised", "rank 1: KeyError: 'w'", "strategy")
 
 

@@ -17,6 +17,7 @@ from autosync.search.proposers.interface import Ground
 from autosync.search.running_study import RunningStudy
 from autosync.search.search_loop import SearchLoop
 from autosync.search.study import StartedTrial
+from autosync.search.trust.early_answer import EarlyAnswer
 
 
 def prove_early(
@@ -40,8 +41,7 @@ def prove_early(
         progress.note(f"nothing is proved yet: {error}")
         running.study.withdraw(begun)
         return None
-    fastest = min(result.measurement.median_seconds for result in verdict.results)
-    search.take_in_proof(begun, list(_records(running, begun, verdict, started)), fastest_seconds=fastest)
+    search.take_in_proof(begun, list(_records(running, begun, verdict, started)), EarlyAnswer.of(verdict))
     progress.note(_words(verdict))
     return verdict
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autosync.search.stopping import holds
 from autosync.search.trust.error_belief import ErrorBelief
 from autosync.search.trust.expectation import Expectation
 from autosync.simulators.learned.trials import NOISE
@@ -58,7 +59,8 @@ def gain_curve(
     best_seconds: float, expected: Sequence[Expectation], belief: ErrorBelief, *, least_seconds: float = 0.0
 ) -> GainCurve:
     """Return the chances of gains by predictions alone."""
-    most = 1.0 - max(least_seconds / best_seconds, 0.0)
+    # A bound that the best time refutes says nothing about other times.
+    most = 1.0 - (least_seconds / best_seconds if holds(least_seconds, best_seconds) else 0.0)
     if not expected or most <= 0:
         return GainCurve(np.zeros(1), np.zeros(1))
     ends = most * np.linspace(0.0, 1.0, NUM_STEPS + 1) ** 2

@@ -220,6 +220,9 @@ class Probing:
         """Return what this rank is measuring now, in words."""
         return self.doing
 
+    def idle_seconds(self) -> None:
+        """Tell of no steps: a request has one deadline."""
+
     def meet(self, _request: Request) -> Answer:
         """On the first rank, open a port where the ranks can meet."""
         self._opened, answer = open_on_first_rank(self._rank)

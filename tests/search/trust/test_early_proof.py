@@ -14,6 +14,7 @@ from autosync.search.candidates import STOCK_DDP, candidate_of
 from autosync.search.measurement_effort import NORMAL_EFFORT
 from autosync.search.shown_summary import load_shown
 from autosync.search.study_folder import StudyFolder, read_settings
+from autosync.search.trust.early_answer import EarlyAnswer
 from autosync.search.trust.next_trials import TRAINING_SECONDS
 from autosync.search.tuned import Tuned
 from autosync.strategy.bundle import load_bundle
@@ -126,6 +127,27 @@ def test_an_early_proof_that_is_interrupted_is_made_again(quickly: TuneFake, mon
     tuned, _ = quickly({}, resume="s")
     assert _names(tuned) == _names(whole)
     assert tuned.summary["proved_at_once"]
+
+
+def test_a_resumed_study_takes_the_same_course(quickly: TuneFake, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, _ = quickly({}, study="whole", training_seconds=2e4)
+    proved = {*_names(whole)[:NUM_PROVED], *(result.name for result in whole.verdict.results)}
+    with monkeypatch.context() as patched:
+        _interrupt(patched, at=lambda _, name: name not in proved)
+        with pytest.raises(KeyboardInterrupt):
+            quickly({}, training_seconds=2e4)
+    tuned, _ = quickly({}, resume="s")
+    assert _names(tuned) == _names(whole)
+    assert len(tuned.records) > NUM_PROVED
+
+
+def test_an_early_answer_is_remembered_as_it_was(quickly: TuneFake) -> None:
+    tuned, _ = quickly({}, training_seconds=1.0)
+    kept, found = EarlyAnswer.kept(load_shown(FOLDER)), EarlyAnswer.of(tuned.verdict)
+    assert kept == found
+    assert len(found.strategy_ids) >= NUM_PROVED
+    quickly({}, study="t", num_trials=3)
+    assert EarlyAnswer.kept(load_shown(StudyFolder(Path("autosync-studies/t")))) == EarlyAnswer()
 
 
 def test_a_resumed_study_ends_as_it_was_begun_unless_told_otherwise(quickly: TuneFake) -> None:

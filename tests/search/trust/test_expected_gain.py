@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autosync.search.stopping import holds
 from autosync.search.trust.error_belief import ErrorBelief
 from autosync.search.trust.expectation import Expectation
 from autosync.search.trust.expected_gain import LEAST_SHARE, expected_gain
@@ -46,8 +47,13 @@ def test_more_trials_bring_more_and_none_bring_more_than_all(pairs: list[tuple[f
 @given(pairs=_expectations, least=st.floats(0.0, 0.2))
 def test_no_gain_is_expected_beyond_the_bound(pairs: list[tuple[float, float]], least: float) -> None:
     gain = expected_gain(0.1, _expected(*pairs), BELIEF, least_seconds=least)
-    assert 0 <= gain <= max(1 - least / 0.1, 0) + 1e-12
+    assert 0 <= gain <= (max(1 - least / 0.1, 0) if holds(least, 0.1) else 1.0) + 1e-12
     assert gain <= expected_gain(0.1, _expected(*pairs), BELIEF) + 5e-3
+
+
+def test_a_bound_that_is_refuted_says_nothing() -> None:
+    expected = _expected((0.08, 0.05))
+    assert expected_gain(0.1, expected, BELIEF, least_seconds=0.2) == expected_gain(0.1, expected, BELIEF) > 0
 
 
 def test_luck_in_a_measurement_is_no_gain() -> None:
