@@ -54,6 +54,11 @@ class StageLinks:
 
     def seconds(self, transfers: Iterable[Transfer]) -> float:
         """Return how long the busiest link, or the busiest connection, carries the bytes of transfers."""
+        loads, longest = self.loads(transfers)
+        return max(longest, *loads)
+
+    def loads(self, transfers: Iterable[Transfer]) -> tuple[list[float], float]:
+        """Return how long each link carries the bytes of transfers, and how long the busiest connection does."""
         sent: dict[tuple[int, int], int] = defaultdict(int)
         for one in transfers:
             for source, destination, num_bytes in _sends(one):
@@ -64,7 +69,7 @@ class StageLinks:
             longest = max(longest, num_bytes / self.flow_limit(way))
             for link in way:
                 loads[link] += num_bytes
-        return max(longest, *(load / rate for load, rate in zip(loads, self.rates, strict=True)))
+        return [load / rate for load, rate in zip(loads, self.rates, strict=True)], longest
 
 
 def _sends(transfer: Transfer) -> Iterator[tuple[int, int, int]]:

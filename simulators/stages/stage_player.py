@@ -235,13 +235,14 @@ class _Player:
     def _finish(self, ends: Mapping[int, float]) -> float:
         """Return when all gradients are summed, their norm is known where the task clips, and all are updated."""
         free = dict(ends)
+        links = [0.0] * len(self._network.rates)
         for one in self._plan.operations:
             if isinstance(one, Local) and one.kind == "norm":
                 for rank in one.groups[0]:
                     free[rank] += one.num_elements / len(one.groups[0]) / self._costs.local_rate("norm")
             elif isinstance(one, Transfer) and one.message >= 0:
                 for group in one.groups:
-                    end = max(free[rank] for rank in group) + self._sum_seconds(one)
+                    end = self._end_of_sum(one, max(free[rank] for rank in group), links)
                     free.update(dict.fromkeys(group, end))
         finished = [end + self._updates[rank] for rank, end in free.items()]
         num_rounds = 2 * math.ceil(math.log2(max(2, len(free))))
@@ -253,11 +254,26 @@ class _Player:
         period = (self._step_ends[last] - self._step_ends[last - _MEASURED]) / _MEASURED
         return max(period, self._network.seconds(one for one in self._plan.operations if isinstance(one, Transfer)))
 
+    def _end_of_sum(self, transfer: Transfer, begin: float, links: list[float]) -> float:
+        """Return when an all-reduce ends. `links` are the times from which links are free, which are moved on.
+
+        A link that several stages' sums cross carries one after another.
+        """
+        loads, longest = self._network.loads([transfer])
+        end = begin + longest
+        for link, seconds in enumerate(loads):
+            if seconds:
+                links[link] = max(links[link], begin) + seconds
+                end = max(end, links[link])
+        return end + self._rounds_seconds(transfer)
+
     def _sum_seconds(self, transfer: Transfer) -> float:
         """Return the time of an all-reduce by itself: that of its busiest link, and of its rounds."""
+        return self._network.seconds([transfer]) + self._rounds_seconds(transfer)
+
+    def _rounds_seconds(self, transfer: Transfer) -> float:
         num_rounds = outline(transfer.collective, transfer.algorithm, len(transfer.groups[0])).num_rounds
-        busiest = self._network.seconds([transfer])
-        return busiest + num_rounds * self._costs.round_seconds + self._costs.transfer_seconds
+        return num_rounds * self._costs.round_seconds + self._costs.transfer_seconds
 
 
 def _num_examples(plan: Plan) -> int:

@@ -215,6 +215,15 @@ def test_sums_within_a_node_take_their_time() -> None:
         assert _seconds(model, slow, "stashing", (0, 1), (2,)) == pytest.approx(fast + 3.0, rel=0.01)
 
 
+def test_sums_of_several_stages_share_the_links_that_they_cross() -> None:
+    model = chain(2, batch_size=8, seconds=[4.0, 1.0])
+    cluster = nodes(2, 2)
+    fast = _seconds(model, cluster, "1f1b", (0, 2), (1, 3))
+    # Between two ranks, each sends as many bytes as a gradient has: those of both stages take 100 seconds.
+    found = _seconds(model, _of_rate(cluster, model.num_bytes / 100.0, intra_bandwidth=1e9), "1f1b", (0, 2), (1, 3))
+    assert 100.0 <= found <= 100.0 + fast + 1.0
+
+
 def test_sends_to_other_nodes_pass_what_ranks_share_inside_theirs() -> None:
     model = chain(2, batch_size=8, sizes=[1000])
     narrow = _seconds(model, _of_rate(nodes(1, 1), 1e8, intra_total=500.0), "gpipe", (0,), (1,), microbatches=4)
