@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any, BinaryIO, Literal, TextIO, get_args
 
 from autosync import jsonio
 from autosync.datasets.mistake_limit import MistakeLimit, Reject
+from autosync.datasets.parquet_rows import MAX_GROUP_BYTES, TooLargeError, rows_of
 from autosync.datasets.schema import Record, record_from_signed, signed
 from autosync.datasets.table import COLUMNS, NEEDED_COLUMNS, ColumnKind, record_of, row_of
 from autosync.disk_errors import open_input
@@ -29,6 +29,8 @@ FileFormat = Literal["parquet", "csv", "jsonl"]
 FORMATS: tuple[FileFormat, ...] = get_args(FileFormat)
 
 _ROWS_PER_GROUP = 1000
+_BYTES_PER_GROUP = MAX_GROUP_BYTES // 4
+"""Characters are counted, and each may take four bytes."""
 
 _FORMULA = re.compile("'*[=+\\-@\t\r\n]")
 """Text that a spreadsheet would run as a formula. Such a cell gets one more leading quotation mark, which the reader
@@ -252,10 +254,31 @@ def write_parquet(records: Iterable[Record], file: BinaryIO) -> None:
     }
     schema = pa.schema([pa.field(name, types[kind]) for name, kind in COLUMNS.items()])
     with pq.ParquetWriter(file, schema, compression="zstd", compression_level=9, write_page_checksum=True) as writer:
-        rows = map(row_of, records)
-        while group := list(itertools.islice(rows, _ROWS_PER_GROUP)):
-            columns = [[_arrow(row[name], kind) for row in group] for name, kind in COLUMNS.items()]
+        for group in _groups(map(row_of, records)):
+            columns = [[row[name] for row in group] for name in COLUMNS]
             writer.write_table(pa.table(columns, schema=schema))
+
+
+def _groups(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    """Yield rows in groups that a reader takes; the fields that are JSON are text."""
+    group: list[Mapping[str, Any]] = []
+    num_bytes = 0
+    for row in rows:
+        plain = {name: _arrow(row[name], kind) for name, kind in COLUMNS.items()}
+        size = sum(map(_num_bytes, plain.values()))
+        if group and (len(group) == _ROWS_PER_GROUP or num_bytes + size > _BYTES_PER_GROUP):
+            yield group
+            group, num_bytes = [], 0
+        group.append(plain)
+        num_bytes += size
+    if group:
+        yield group
+
+
+def _num_bytes(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    return sum(map(_num_bytes, value)) if isinstance(value, list | tuple) else 8
 
 
 def _arrow(value: Any, kind: ColumnKind) -> Any:
@@ -271,18 +294,19 @@ def read_parquet(path: Path, reject: Reject) -> Iterator[Record]:
     with open_input(path) as file:
         position = 0
         try:
-            table = pq.ParquetFile(file, page_checksum_verification=True)
-            _check_columns(table.schema_arrow.names, path, 1)
-            for batch in table.iter_batches(batch_size=_ROWS_PER_GROUP):
-                for row in batch.to_pylist():
-                    position += 1
-                    try:
-                        record = record_of(_parsed(row, path, position), file=str(path), line=position)
-                    except DocumentError as error:
-                        limit.reject(error)
-                    else:
-                        limit.count_record()
-                        yield record
+            _check_columns(pq.read_schema(file).names, path, 1)
+            file.seek(0)
+            for row in rows_of(file):
+                position += 1
+                try:
+                    record = record_of(_parsed(row, path, position), file=str(path), line=position)
+                except DocumentError as error:
+                    limit.reject(error)
+                else:
+                    limit.count_record()
+                    yield record
+        except TooLargeError as error:
+            limit.reject(_unreadable(str(error), TooLargeError.RULE, path, position + 1))
         except (pa.ArrowException, OSError, ValueError, OverflowError):
             what = "no records in Parquet, or broken off" if position == 0 else "the rows from here on are broken"
             limit.reject(_unreadable(what, "Parquet as autosync writes it", path, position + 1))

@@ -22,6 +22,7 @@ from autosync.datasets.facts import Spec
 from autosync.datasets.files import replacing
 from autosync.datasets.formats import write_parquet
 from autosync.datasets.machine_drift import without_drift
+from autosync.datasets.parquet_rows import TooLargeError, rows_of
 from autosync.datasets.reliability import is_disturbed
 from autosync.datasets.schema import Record, record_to_plain
 from autosync.datasets.store import RecordStore, parse_spec
@@ -84,14 +85,16 @@ def read_packed(folder: Path | str, *, report: Report | None = None) -> Iterator
 def read_specs(folder: Path | str) -> Iterator[Spec]:
     """Yield the models and clusters of a dataset."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     path = Path(folder) / SPECS_FILE
     try:
-        rows = pq.read_table(path, page_checksum_verification=True).to_pylist()
-    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        problem = Problem(what="no specs in Parquet, or broken off", rule="written by pack", file=str(path), line=1)
-        raise DocumentError([problem]) from error
+        with path.open("rb") as file:
+            rows = list(rows_of(file))
+    except (pa.ArrowException, OSError, ValueError, OverflowError, TooLargeError) as error:
+        what, rule = "no specs in Parquet, or broken off", "written by pack"
+        if isinstance(error, TooLargeError):
+            what, rule = str(error), TooLargeError.RULE
+        raise DocumentError([Problem(what=what, rule=rule, file=str(path), line=1)]) from error
     for number, row in enumerate(rows, start=1):
         yield _spec_of(row, str(path), number)
 

@@ -55,14 +55,21 @@ def split_by_share(records: Iterable[Record], share: float, seed: int) -> Mappin
 def _by_plan(records: Sequence[Record]) -> Mapping[str, list[Record]]:
     """Return the records of each strategy. Two strategies with one plan, such as mirror images, count as one.
 
-    A strategy may have several plans, of several versions of autosync; it counts by the first in their order.
+    A strategy may have several plans, of several versions of autosync: then all strategies of all of them count as one.
     """
-    plans: dict[str, str] = {}
+    # The name of a group is its smallest strategy or plan, so that it does not depend on the order of the records.
+    names: dict[tuple[str, str], tuple[str, str]] = {}
+
+    def group(one: tuple[str, str]) -> tuple[str, str]:
+        while (other := names.setdefault(one, one)) != one:
+            one = other
+        return one
+
     for record in records:
         if record.strategy_id is not None and record.plan_id is not None:
-            plans[record.strategy_id] = min(record.plan_id, plans.get(record.strategy_id, record.plan_id))
+            first, second = sorted([group(("strategy", record.strategy_id)), group(("plan", record.plan_id))])
+            names[second] = first
     found: dict[str, list[Record]] = defaultdict(list)
     for record in records:
-        name = record.strategy_id or record.origin
-        found[plans.get(name, name)].append(record)
+        found[group(("strategy", record.strategy_id or record.origin))[1]].append(record)
     return found

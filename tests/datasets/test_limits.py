@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from autosync.errors import DocumentError, InputError, Problem
 MakeRecord = Callable[..., Record]
 
 _HEADER = ",".join(COLUMNS)
-_MANY = 200_000
+_MANY = 600_000
 
 
 @pytest.mark.parametrize(
@@ -30,8 +31,8 @@ _MANY = 200_000
         ("a.csv", "\n" * _MANY, 10_001, "more than 10000 empty lines"),
         ("a.csv", f"{_HEADER}\n" + "\n" * _MANY, 10_002, "more than 10000 empty lines"),
         ("a.csv", f"{_HEADER}\n" + "1\n" * _MANY, 101, "stopped after 100 mistakes"),
-        ("a.csv", f"{_HEADER}\n" + "1," * _MANY, 2, "a row of more than 100,000 values"),
-        ("a.csv", f'{_HEADER}\n"' + "\n" * _MANY, 2, "a row of more than 100,000 values"),
+        ("a.csv", f"{_HEADER}\n" + "1," * _MANY, 2, "a row of more than 500,000 values"),
+        ("a.csv", f'{_HEADER}\n"' + "\n" * _MANY, 2, "a row of more than 500,000 values"),
         ("a.csv", "x" * (jsonio.MAX_LINE_BYTES + 1), 1, "a row of more than 8388608 characters"),
         ("a.csv", "", 1, "the file is empty (the first line names the columns)"),
         ("a.csv", "\n\n", 1, "the file is empty"),
@@ -53,13 +54,23 @@ def test_what_is_no_file_of_records_is_refused_soon(name: str, text: str, line: 
 
 def test_a_line_of_many_keys_is_refused_before_it_is_built(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps(dict.fromkeys(map(str, range(60_000)))) + "\n", encoding="utf-8")
-    with pytest.raises(DocumentError, match=r"a.jsonl:1: no JSON: more than 100,000 values and keys"):
+    path.write_text(json.dumps(dict.fromkeys(map(str, range(300_000)))) + "\n", encoding="utf-8")
+    with pytest.raises(DocumentError, match=r"a.jsonl:1: no JSON: more than 500,000 values and keys"):
         list(import_records(path))
 
 
+def test_records_of_the_largest_strategies_are_read_back(make_record: MakeRecord, tmp_path: Path) -> None:
+    # As large as a hundred variables, each cut into parts for a hundred servers.
+    servers = [{"kind": "parameter_server", "server": f"n{number}", "mode": "sync"} for number in range(100)]
+    messages = [{"parts": [f"v{one}#{two}"], "synchroniser": servers[two]} for one in range(100) for two in range(100)]
+    record = make_record(trial=1)
+    record = replace(record, strategy={**(record.strategy or {}), "messages": messages})
+    export([record], tmp_path / "a.jsonl")
+    assert list(import_records(tmp_path / "a.jsonl")) == [record]
+
+
 def test_signs_within_quotes_are_no_values() -> None:
-    text = json.dumps({"a": ",:[{" * 100_000 + '\\"'})
+    text = json.dumps({"a": ",:[{" * 200_000 + '\\"'})
     assert jsonio.parse(text) == json.loads(text)
 
 

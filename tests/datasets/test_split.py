@@ -74,6 +74,17 @@ def test_what_is_measured_again_stays_in_its_part(changed: tuple[str, ...], reco
     assert not trials["train"] & trials["test"]
 
 
+def test_strategies_that_share_one_of_several_plans_stay_together(records: list[Record]) -> None:
+    first = [one for one in records if one.model_name == "m0"]
+    # Each was measured twice, by two versions with plans of their own, and its mirror image by the second one alone.
+    later = [replace(one, trial=one.trial + 200, plan_id=f"z{one.plan_id}") for one in first]
+    mirrored = [replace(one, trial=one.trial + 200, strategy_id=f"{one.strategy_id}m") for one in later]
+    for seed in range(5):
+        parts = split_by_share([*first, *later, *mirrored], 0.5, seed=seed)
+        trials = {part: {one.trial % 200 for one in found} for part, found in parts.items()}
+        assert not trials["train"] & trials["test"]
+
+
 @pytest.mark.parametrize("share", [0.0, 1.0, -1.0, float("nan"), float("inf")])
 def test_a_share_is_a_share(share: float, records: list[Record]) -> None:
     with pytest.raises(InputError, match="above 0 and below 1"):
