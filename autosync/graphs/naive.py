@@ -18,7 +18,12 @@ def run_naive(
 
     `no_children` is what a vertex without children reads: (1, 0, width).
     """
-    return torch.cat([row for graph in graphs for row in _rows_of(functions, graph, no_children)])
+    rows = [row for graph in graphs for row in _rows_of(functions, graph, no_children)]
+    if rows:
+        return torch.cat(rows)
+    # Without output vertices there are no rows, as wide as those of a kind in the batch.
+    kind = next((kind for graph in graphs for kind in graph.kinds or graph.kind_names), next(iter(functions)))
+    return functions[kind].push(no_children.new_empty(0, no_children.shape[-1]))
 
 
 def _rows_of(

@@ -39,9 +39,10 @@ def bounds_of(loop: SerialLoop, accesses: Iterable[Access], records: Records) ->
 
 
 def _range_of(form: Affine, records: Records) -> tuple[int, int]:
-    if not len(records):
-        return 0, 0
     values = form.values(records)
+    # No records, or a field that is a vector without elements: no row is reached.
+    if not values.size:
+        return 0, 0
     return int(values.min()), int(values.max())
 
 

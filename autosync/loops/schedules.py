@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +16,10 @@ ScheduleKind = Literal[
 
 BLOCKS_PER_RANK = 2
 """The number of rotating blocks for each rank: it works on one while the other one travels."""
+
+MAX_BLOCKS_PER_RANK = 1024
+MAX_STALENESS = 64
+"""The most that a schedule may ask for: blocks and changes that wait are kept in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +44,14 @@ class ScheduleChoice:
     staleness: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("blocks_per_rank", 1), ("merge_every", 1), ("staleness", 0)):
+        for name, least, most in (
+            ("blocks_per_rank", 1, MAX_BLOCKS_PER_RANK),
+            ("merge_every", 1, math.inf),
+            ("staleness", 0, MAX_STALENESS),
+        ):
             number = getattr(self, name)
-            if number < least:
-                rule = f"a whole number of {least} or more"
+            if not least <= number <= most:
+                rule = f"a whole number of {least} or more" if math.isinf(most) else f"{least} to {most}"
                 raise InputError([Problem(what=f"is {number}", rule=rule, path=(name,))])
 
 

@@ -1,6 +1,7 @@
 """The bound: seconds of a step that no exact strategy for a model on a cluster can beat, if it has no stages.
 
-Strategies that divide the model have a bound of their own (`stage_bound`).
+Strategies that divide the model have a bound of their own (`stage_bound`). Where devices compute equally fast, it is
+the bound of strategies with even shares: uneven ones, which no search proposes there, may beat it beside a slow link.
 
 The bound holds for a step of a long run, in which transfers overlap both passes and each step overlaps the next. It is
 the largest of several terms, each of which is a bound by itself. All terms rest on the bytes that must pass an

@@ -6,8 +6,8 @@ changing a strategy means changing numbers: another lane, another codec, or a pa
 stand for names: a variable's position in the model, a synchroniser's or codec's position in a `Numbering`. The parts of
 a variable say where it is cut.
 
-The columns hold the whole strategy except its name and its shares, on which no operation of a plan depends. Strategies
-with stages have no columns.
+The columns hold the whole strategy except its name, shares, batching of graphs and input, on which no operation of a
+plan depends. Strategies with stages have no columns.
 """
 
 from __future__ import annotations

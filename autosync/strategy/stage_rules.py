@@ -26,6 +26,9 @@ from autosync.strategy.synchronisers.base import Route
 STAGE_ROUTES: tuple[Route, ...] = ("native", "ring", "tree", "halving_doubling")
 """The topologies by which the ranks of a stage may all-reduce, the usual one first."""
 
+MAX_PASSES = 65_536
+"""The most forward passes of all stages in a step. A plan has an operation for each."""
+
 
 def stage_problems(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Iterator[Problem]:
     """Yield every rule that the stages of a strategy break for a model on a cluster."""
@@ -221,6 +224,11 @@ def _microbatches(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) ->
         rule = f"they divide the global batch of {num_examples} examples evenly"
         hint = "declare the examples of a rank's batch in the task: batch_size" if model.batch_size == 1 else ""
         yield Problem(what=f"{count} microbatches", rule=rule, path=path, hint=hint)
+        return
+    if count * len(strategy.stages) > MAX_PASSES:
+        what = f"{count} microbatches in {len(strategy.stages)} stages"
+        rule = f"at most {MAX_PASSES:,} forward passes in a step: a plan has an operation for each"
+        yield Problem(what=what, rule=rule, path=path)
         return
     most = max(len(stage.ranks) for stage in strategy.stages)
     if count < most:

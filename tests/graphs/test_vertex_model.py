@@ -117,6 +117,9 @@ def test_a_function_may_change_its_children_in_place() -> None:
 def test_no_outputs_are_no_rows() -> None:
     graph = InputGraph(children=[[]], inputs=torch.ones(1, 3), outputs=[])
     assert model()([graph]).shape == (0, 3)
+    cell = model()
+    cell.policy = BatchingPolicy(order="naive")
+    assert cell([graph]).shape == (0, 3)
 
 
 def test_lower_precision_by_autocast_stays_close() -> None:

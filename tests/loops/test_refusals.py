@@ -8,6 +8,7 @@ import pytest
 from autosync.errors import InputError
 from autosync.loops.dependences import LoopAnalysis, analyse
 from autosync.loops.load import load_loop
+from autosync.loops.schedules import ScheduleChoice
 
 _FILE = """import math
 import random
@@ -127,6 +128,21 @@ def test_a_line_that_cannot_be_analysed_is_named(name: str, analysed) -> None:
     assert words in str(problem), str(problem)
     assert problem.line == FIRST_LINE + line - 1, str(problem)
     assert problem.file.endswith("loop.py")
+
+
+def test_a_field_of_no_elements_reaches_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "loop.py"
+    text = _FILE.format(body="for k in r.few:\n        t[k] += 1", updates="ordered", order="any")
+    path.write_text(text.replace('("few", "i4", (3,))', '("few", "i4", (0,))'), encoding="utf-8")
+    loop = load_loop(str(path))
+    assert analyse(loop, loop.load_records()).body.accesses
+
+
+def test_a_schedule_asks_for_no_more_than_fits() -> None:
+    for field, number in (("blocks_per_rank", 10**8), ("staleness", 10**6), ("merge_every", 0)):
+        with pytest.raises(InputError, match=f"{field}: is {number}"):
+            ScheduleChoice(**{field: number})
+    assert ScheduleChoice(merge_every=10**9).merge_every == 10**9
 
 
 def test_every_mistake_is_told_at_once(analysed) -> None:

@@ -28,6 +28,13 @@ def test_stages_that_stash_go_with_any_number_of_microbatches() -> None:
     assert "each of a stage's 2 ranks computes equally many" in problem.rule
 
 
+def test_a_step_has_a_limited_number_of_passes() -> None:
+    model = chain(6, batch_size=2**20)
+    (problem,) = _problems(model, microbatches=2**15)
+    assert problem.what == "32768 microbatches in 3 stages"
+    assert "at most 65,536 forward passes" in problem.rule
+
+
 def test_a_weight_of_two_stages_cannot_be_stashed() -> None:
     (problem,) = _problems(chain(6, tied=[(1, 5)]))
     assert "stashing with w1 in the stages 0 and 2" in problem.what

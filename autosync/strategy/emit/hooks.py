@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autosync.specs.model import ModelSpec, variables_by_name
+from autosync.specs.model import ModelSpec, Variable, variables_by_name
 from autosync.strategy.codecs import Cast, PowerSGD
 from autosync.strategy.presets.common import in_ready_order
 from autosync.strategy.presets.lossy import is_worth_factors
@@ -65,8 +66,19 @@ def _power_sgd(messages: Sequence[Message], codec: PowerSGD, model: ModelSpec) -
 
 
 def _joined(messages: Sequence[Message], model: ModelSpec) -> tuple[Message, ...]:
-    """Join messages that overlap in the order of gradients, as DDP's buckets mix compressed and other gradients."""
+    """Join messages that overlap in the order of gradients, as DDP's buckets mix compressed and other gradients.
+
+    Gradients of each dtype have buckets of their own.
+    """
     known = variables_by_name(model)
+    of_dtypes: dict[str, list[Message]] = {}
+    for message in messages:
+        of_dtypes.setdefault(known[message.parts[0]].dtype, []).append(message)
+    return tuple(itertools.chain.from_iterable(_joined_alike(some, known) for some in of_dtypes.values()))
+
+
+def _joined_alike(messages: Sequence[Message], known: Mapping[str, Variable]) -> list[Message]:
+    """Join messages of one dtype."""
 
     def span(message: Message) -> tuple[int, int]:
         ready = [known[name].ready for name in message.parts]
@@ -82,4 +94,4 @@ def _joined(messages: Sequence[Message], model: ModelSpec) -> tuple[Message, ...
         else:
             found.append(message)
         end = max(end, last)
-    return tuple(found)
+    return found

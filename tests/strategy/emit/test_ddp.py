@@ -147,6 +147,18 @@ LINEAR = _model(
 ALL = ("w", "v", "bias", "x")
 
 
+def test_powersgd_has_buckets_of_each_dtype() -> None:
+    model = _model(
+        Variable(name="w", shape=(64, 32), kind="linear", factor_rows=4, use=2, ready=0),
+        Variable(name="b", shape=(64,), dtype="float64", use=1, ready=1),
+        Variable(name="v", shape=(64, 64), kind="linear", factor_rows=4, use=0, ready=2),
+    )
+    factors, plain = Message(parts=("w", "v"), codec=PowerSGD(rank=1)), Message(parts=("b",))
+    strategy = Strategy(messages=(factors, plain))
+    assert why_not_ddp(strategy, model, THREE) == []
+    assert sorted(_built(settings_for(strategy, model, THREE), model)) == ["b", "wv"]
+
+
 def _whole(**fields: object) -> Strategy:
     return Strategy(messages=(Message(parts=ALL, **fields),))  # type: ignore[arg-type]
 
