@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import re
 import signal
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
-import torch
-from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate, get_worker_info
-from torch.utils.data._utils import worker as torch_worker
+from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
 
 from autosync import jsonio
 from autosync.errors import InputError, OperationError, Problem
@@ -27,12 +22,14 @@ from autosync.inputs.observation import InputReport, InputWatch
 from autosync.inputs.process_input import note_batch
 from autosync.inputs.served_rates import RankPace, ServedRates, shares_at
 from autosync.inputs.settings import GivenSettings, RankInput, input_of
-from autosync.right_of_way import adopt, marks
+from autosync.inputs.worker_start import WorkerStart, tells_failure
+from autosync.right_of_way import marks
 from autosync.specs.input_settings import InputSettings
 from autosync.strategy.shares import are_even
 
 _STATE_SCHEMA = "autosync.input_state/1"
-_WORKER_FAILED = re.compile(r"DataLoader worker \(pid|DataLoader timed out")
+
+_Asked = TypeVar("_Asked")
 
 
 def loader(
@@ -135,28 +132,6 @@ class _EpochBatches(Sampler[list[int]]):
         return self.order.num_steps(self.num_seen)
 
 
-class _WorkerStart:
-    """Prepares a worker: its number of threads, its process number for messages about it, and the marks of its rank.
-
-    Code that asks torch for the worker's dataset gets the user's, not what wraps it.
-    """
-
-    def __init__(self, settings: InputSettings, more: Callable[[int], None] | None) -> None:
-        self.processes = multiprocessing.get_context().Array("q", max(settings.num_workers, 1), lock=False)
-        self._num_threads = settings.worker_threads
-        self._more = more
-        self._marks = marks().shared
-
-    def __call__(self, worker: int) -> None:
-        self.processes[worker] = os.getpid()
-        torch.set_num_threads(self._num_threads)
-        adopt(self._marks)
-        info: Any = get_worker_info()
-        torch_worker._worker_info = replace(info, dataset=info.dataset.dataset)  # noqa: SLF001 - torch has no other way
-        if self._more is not None:
-            self._more(worker)
-
-
 class InputLoader(DataLoader[Any]):
     """A DataLoader with exact epochs, a state, and a report. Make one with `autosync.loader`.
 
@@ -186,7 +161,7 @@ class InputLoader(DataLoader[Any]):
         self._is_complete = False
         self._has_shares = bool(order.shares)
         self._watch = InputWatch()
-        self._start = _WorkerStart(settings, worker_init_fn)
+        self._start = WorkerStart(settings, worker_init_fn)
         has_workers = settings.num_workers > 0
         super().__init__(
             MeasuredDataset(dataset),
@@ -313,17 +288,11 @@ class InputLoader(DataLoader[Any]):
 
     def pause(self) -> None:
         """Stop the workers where they are until `go_on`. Answers that they have asked for still arrive."""
-        self._signal(signal.SIGSTOP)
+        self._start.signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
         """Let stopped workers go on."""
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, number: signal.Signals) -> None:
-        running = {child.pid for child in multiprocessing.active_children()}
-        for process in self._start.processes:
-            if process in running:
-                os.kill(process, number)
+        self._start.signal(signal.SIGCONT)
 
     def reset_report(self) -> None:
         """Forget what was observed so far."""
@@ -340,7 +309,7 @@ class InputLoader(DataLoader[Any]):
         ours, reads_first = marks(), self.settings.right_of_way == "reads"
         is_first = True
         began = arrived = time.perf_counter()
-        batches = super().__iter__()
+        batches = self._from_torch(self._begun)
         while True:
             if self._pass != this_pass:
                 raise OperationError(
@@ -349,16 +318,17 @@ class InputLoader(DataLoader[Any]):
                 )
             try:
                 with ours.awaiting_batch(reads_first=reads_first):
-                    batch, failure, times = next(batches)
-            except StopIteration:
+                    batch, failure, times = self._from_torch(lambda: next(batches))
+            except StopIteration as error:
+                if sizes:
+                    raise _ended_early(len(sizes), error) from error
                 break
-            except RuntimeError as error:
-                explained = self._explained(error)
-                if explained is None:
-                    raise
-                raise explained from error
             if failure is not None:
-                raise _again(failure)
+                try:
+                    raise _again(failure)
+                finally:
+                    # An error that its own frames hold is freed late, and torch's iterator with it.
+                    del failure
             away, arrived = began - arrived, time.perf_counter()
             self._watch.add(arrived - began, times, is_first=is_first, away_seconds=away)
             note_batch(times)
@@ -369,15 +339,36 @@ class InputLoader(DataLoader[Any]):
             began = time.perf_counter()
         self._go_to(self._batches.epoch + 1, 0)
 
-    def _explained(self, error: RuntimeError) -> OperationError | None:
-        """Return an error that names the worker, or None if no worker ended."""
-        words = str(error).strip()
-        if not _WORKER_FAILED.match(words):
-            return None
-        named = {int(number) for number in re.findall(r"\d+", words)}
-        known = [worker for worker, process in enumerate(self._start.processes) if process and process in named]
-        who = f"worker {', '.join(map(str, known))}" if known else "a worker"
-        return OperationError(f"{who} of the input pipeline on {socket.gethostname()} failed: {words}")
+    def _begun(self) -> Iterator[Any]:
+        """Begin torch's pass, with new workers if one of the old ones has ended."""
+        held: Any = self._iterator
+        if held is not None and not all(worker.is_alive() for worker in held._workers):  # noqa: SLF001 - no other way
+            self._iterator = None
+        try:
+            return super().__iter__()
+        except BaseException:
+            self._iterator = None
+            raise
+
+    def _from_torch(self, ask: Callable[[], _Asked]) -> _Asked:
+        """Return what torch gives. After a failure of workers, or an interrupt, the next pass has new ones."""
+        try:
+            return ask()
+        except RuntimeError as error:
+            if not tells_failure(error):
+                raise
+            self._iterator = None
+            raise self._start.explained(error) from error
+        except KeyboardInterrupt:
+            # Answers may be half read.
+            self._iterator = None
+            raise
+
+
+def _ended_early(num_left: int, error: StopIteration) -> OperationError:
+    """Return the error for a StopIteration that came from no sampler, such as one of `worker_init_fn`."""
+    said = f": {error}" if str(error) else ""
+    return OperationError(f"a StopIteration of the user's code would end the epoch {num_left} steps early{said}")
 
 
 def _identity(order: EpochOrder) -> dict[str, Any]:

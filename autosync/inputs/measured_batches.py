@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import Dataset, get_worker_info
 
-from autosync.errors import AutosyncError
+from autosync.errors import AutosyncError, OperationError
 from autosync.inputs.meter import METER, ReadTotals
 
 MAIN_PROCESS = -1
 """The number of the worker in pipelines without workers."""
+
+_MOST_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +59,20 @@ class MeasuredDataset(Dataset[Any]):
 
     def _fetch(self, numbers: Sequence[int]) -> list[Any]:
         whole: Any = getattr(self.dataset, "__getitems__", None)
-        examples = whole(numbers) if callable(whole) else [self.dataset[number] for number in numbers]
-        return list(examples)
+        if not callable(whole):
+            return [self._one(number) for number in numbers]
+        try:
+            return list(whole(numbers))
+        except StopIteration as error:
+            more = ", ..." if len(numbers) > _MOST_NAMED else ""
+            named = ", ".join(map(str, numbers[:_MOST_NAMED])) + more
+            raise _stopped(f"the dataset, asked for the examples {named},", error) from error
+
+    def _one(self, number: int) -> Any:
+        try:
+            return self.dataset[number]
+        except StopIteration as error:
+            raise _stopped(f"the dataset, asked for example {number},", error) from error
 
 
 class MeasuredCollate:
@@ -70,7 +85,12 @@ class MeasuredCollate:
         # What MeasuredDataset fetched; torch's types know only lists here.
         examples, failure, (fetch_seconds, fetch_cpu) = fetched
         began, cpu = time.perf_counter(), _cpu_seconds()
-        batch = None if failure is not None else self.collate(examples)
+        batch = None
+        if failure is None:
+            try:
+                batch = self.collate(examples)
+            except StopIteration as error:
+                failure = _stopped("the collate function", error)
         collate_seconds = time.perf_counter() - began
         wait_seconds, hosts = METER.take()
         read_seconds = min(wait_seconds, fetch_seconds)
@@ -86,6 +106,16 @@ class MeasuredCollate:
             cpu_seconds=fetch_cpu + _cpu_seconds() - cpu,
         )
         return batch, failure, times
+
+
+def _stopped(who: str, error: StopIteration) -> OperationError:
+    """Return the error for a StopIteration of the user's code: torch would take it for the end of the epoch."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
+    return OperationError(
+        f"{who} raised StopIteration in {place.name} ({place.filename}:{place.lineno}){notes}: it would end the epoch "
+        "and lose the examples that are left (next() raises it at the end of an iterator)"
+    )
 
 
 def _cpu_seconds() -> float:
