@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, default_colla
 
 from autosync import jsonio
 from autosync.errors import InputError, OperationError, Problem
+from autosync.inputs.dataset_facts import shard_sizes_of, under_settings
 from autosync.inputs.epoch_order import EpochOrder, Shuffle
 from autosync.inputs.fairness import UnfairHost, served_worse
 from autosync.inputs.host_rates import of_all_ranks, rates_of_hosts, window_rates
@@ -66,7 +67,7 @@ def loader(
         shuffle = "examples" if shuffle else "none"
     this_rank, num_ranks = _of_group(rank, world_size)
     order = EpochOrder(
-        shard_sizes=tuple(getattr(dataset, "shard_sizes", None) or (len(dataset),)),
+        shard_sizes=shard_sizes_of(dataset),
         batch_size=batch_size,
         shuffle=shuffle,
         seed=seed,
@@ -76,7 +77,7 @@ def loader(
         drop_last=drop_last,
     )
     return InputLoader(
-        dataset.with_settings(chosen) if callable(getattr(dataset, "with_settings", None)) else dataset,
+        under_settings(dataset, chosen),
         chosen,
         order,
         collate_fn=collate_fn,

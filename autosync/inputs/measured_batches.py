@@ -15,6 +15,7 @@ from typing import Any
 from torch.utils.data import Dataset, get_worker_info
 
 from autosync.errors import AutosyncError, OperationError
+from autosync.inputs.dataset_facts import gives_batches
 from autosync.inputs.meter import METER, ReadTotals
 
 MAIN_PROCESS = -1
@@ -58,11 +59,10 @@ class MeasuredDataset(Dataset[Any]):
         return examples, failure, (time.perf_counter() - began, _cpu_seconds() - cpu)
 
     def _fetch(self, numbers: Sequence[int]) -> list[Any]:
-        whole: Any = getattr(self.dataset, "__getitems__", None)
-        if not callable(whole):
+        if not gives_batches(type(self.dataset)):
             return [self._one(number) for number in numbers]
         try:
-            return list(whole(numbers))
+            return list(self.dataset.__getitems__(numbers))
         except StopIteration as error:
             more = ", ..." if len(numbers) > _MOST_NAMED else ""
             named = ", ".join(map(str, numbers[:_MOST_NAMED])) + more

@@ -13,6 +13,7 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from autosync.errors import InputError, Problem
+from autosync.inputs.dataset_facts import gives_batches, own
 from autosync.inputs.http_requests import Patience
 from autosync.inputs.reader import ByteRange, ShardReader
 from autosync.inputs.shard_indexes import index_shards
@@ -107,10 +108,13 @@ class TarShards(Dataset[Any]):
         return self._ends[-1]
 
     def __getitem__(self, number: int) -> Any:
-        return self.__getitems__([number])[0]
+        return self._examples([number])[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
-        """Return the examples of a batch. Neighbours are read together."""
+        """Return the examples of a batch. Neighbours are read together, unless a subclass has its own `__getitem__`."""
+        return self._examples(numbers) if gives_batches(type(self)) else [self[number] for number in numbers]
+
+    def _examples(self, numbers: Sequence[int]) -> list[Any]:
         places = [self._place(number) for number in numbers]
         ranges = _joined(sorted({(shard, sample.start, sample.end) for shard, sample in places}))
         wanted = [ByteRange(self._files[shard], start, end - start) for shard, start, end in ranges]
@@ -169,4 +173,4 @@ def _joined(ranges: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]
 
 def reads_through_autosync(dataset: object) -> bool:
     """Whether the size and number of requests, and the cache, have an effect for a dataset."""
-    return callable(getattr(dataset, "with_settings", None))
+    return callable(own(dataset, "with_settings"))
