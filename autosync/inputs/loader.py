@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
 
-from autosync import jsonio
 from autosync.errors import InputError, OperationError, Problem
 from autosync.inputs.dataset_facts import shard_sizes_of, under_settings
 from autosync.inputs.epoch_order import EpochOrder, Shuffle
@@ -20,6 +19,7 @@ from autosync.inputs.fairness import UnfairHost, served_worse
 from autosync.inputs.host_rates import of_all_ranks, rates_of_hosts, window_rates
 from autosync.inputs.measured_batches import MeasuredCollate, MeasuredDataset
 from autosync.inputs.observation import InputReport, InputWatch
+from autosync.inputs.order_identity import identity_of, refuse_another_order, refuse_other_ranks
 from autosync.inputs.process_input import note_batch
 from autosync.inputs.served_rates import RankPace, ServedRates, shares_at
 from autosync.inputs.settings import GivenSettings, RankInput, input_of
@@ -76,6 +76,8 @@ def loader(
         shares=tuple(shares) or _bundled_shares(given, batch_size, num_ranks),
         drop_last=drop_last,
     )
+    if rank is None and num_ranks > 1:
+        refuse_other_ranks(order, dataset)
     return InputLoader(
         under_settings(dataset, chosen),
         chosen,
@@ -155,6 +157,7 @@ class InputLoader(DataLoader[Any]):
         self.settings = settings
         self.order = order
         self._batches = _EpochBatches(order)
+        self._measured = MeasuredDataset(dataset)
         self._num_seen = 0
         # A number for the pass that runs, and a new one for each change of its place.
         self._pass = 0
@@ -165,7 +168,7 @@ class InputLoader(DataLoader[Any]):
         self._start = WorkerStart(settings, worker_init_fn)
         has_workers = settings.num_workers > 0
         super().__init__(
-            MeasuredDataset(dataset),
+            self._measured,
             batch_sampler=self._batches,
             num_workers=settings.num_workers,
             collate_fn=MeasuredCollate(collate_fn or default_collate),
@@ -203,7 +206,7 @@ class InputLoader(DataLoader[Any]):
             "schema": _STATE_SCHEMA,
             "epoch": self._batches.epoch,
             "num_seen": self._num_seen,
-            "order": _identity(self.order),
+            "order": identity_of(self.order, self._measured.dataset),
             # Shares that were given are given again.
             **({"shares": list(self.order.shares)} if self.order.shares and not self._has_shares else {}),
         }
@@ -213,11 +216,7 @@ class InputLoader(DataLoader[Any]):
         epoch, num_seen = state.get("epoch"), state.get("num_seen")
         if state.get("schema") != _STATE_SCHEMA or not isinstance(epoch, int) or not isinstance(num_seen, int):
             raise InputError("this is no state of an input loader", rule=f"what state_dict() returned: {_STATE_SCHEMA}")
-        if state.get("order") != _identity(self.order):
-            raise InputError(
-                f"the state is of another order: {state.get('order')}",
-                rule=f"the same seed, shuffle and dataset as the loader's: {_identity(self.order)}",
-            )
+        refuse_another_order(state.get("order"), identity_of(self.order, self._measured.dataset))
         if epoch < 0 or not 0 <= num_seen <= self.order.num_examples:
             raise InputError(
                 f"the state is at example {num_seen} of epoch {epoch}",
@@ -370,16 +369,6 @@ def _ended_early(num_left: int, error: StopIteration) -> OperationError:
     """Return the error for a StopIteration that came from no sampler, such as one of `worker_init_fn`."""
     said = f": {error}" if str(error) else ""
     return OperationError(f"a StopIteration of the user's code would end the epoch {num_left} steps early{said}")
-
-
-def _identity(order: EpochOrder) -> dict[str, Any]:
-    """Return what the order of all examples depends on."""
-    return {
-        "seed": order.seed,
-        "shuffle": order.shuffle,
-        "num_examples": order.num_examples,
-        "shards": jsonio.content_hash(list(order.shard_sizes)),
-    }
 
 
 def _again(failure: Exception) -> Exception:

@@ -9,9 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from torch.utils.data import Dataset
 
+from autosync import jsonio
 from autosync.errors import InputError, Problem
 from autosync.inputs.dataset_facts import gives_batches, own
 from autosync.inputs.http_requests import Patience
@@ -81,6 +83,14 @@ class TarShards(Dataset[Any]):
     def shard_bytes(self) -> tuple[int, ...]:
         """The size of each shard's file."""
         return tuple(file.num_bytes for file in self._files)
+
+    @property
+    def shards_digest(self) -> str:
+        """A text that is another one if shards have other names or another order.
+
+        Folders, hosts and queries do not count: a dataset may move.
+        """
+        return jsonio.content_hash([unquote(file.url).rpartition("/")[2] for file in self._files])
 
     def facts(self) -> tuple[ShardFacts, ...]:
         """Return what each shard has."""
