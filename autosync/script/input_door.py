@@ -99,6 +99,8 @@ def why_not(loader: DataLoader[Any], settings: InputSettings) -> str:
         return "without in_order the order of batches depends on the workers"
     if settings.num_workers == 0 and (loader.timeout > 0 or loader.persistent_workers):
         return "its timeout or persistent_workers needs workers"
+    if settings.num_workers == 0 and loader.worker_init_fn is not None:
+        return "its worker_init_fn needs workers"
     start = torch.multiprocessing.get_start_method()
     if loader.num_workers == 0 and start != "fork":
         return f"workers start by {start}, which needs a script that can be imported"

@@ -260,6 +260,9 @@ def test_loaders_that_cannot_be_changed_keep_the_scripts_settings(through: Any, 
     loader = DataLoader(Numbers(), batch_size=3, num_workers=1, in_order=False)
     assert {worker for _, workers, _ in through(loader) for worker in workers} == {0}
     assert told[-1].endswith("keeps the script's, because without in_order the order of batches depends on the workers")
+    prepared = DataLoader(Numbers(), batch_size=3, num_workers=1, worker_init_fn=_open_file)
+    assert {worker for _, workers, _ in through(prepared, InputSettings(num_workers=0)) for worker in workers} == {0}
+    assert told[-1].endswith("keeps the script's, because its worker_init_fn needs workers")
 
 
 def test_evaluation_and_loaders_of_autosync_keep_their_settings(through: Any, told: list[str]) -> None:
