@@ -8,7 +8,7 @@ mode.
 Batches come from the script's own sampler, so their order stays. Random numbers do not stay by themselves: each worker
 has a stream of its own, and another number of workers deals examples to other streams. So a dataset that draws random
 numbers is refused at its first batch (see `input_guard`, which has the other cases: what a dataset remembers, and what
-it asks about its worker).
+it asks about its worker). `input_batches` has what a sampler draws, and when.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from autosync.inputs.loader import InputLoader
-from autosync.script.input_guard import ExampleGuard, GuardedCollate, GuardedStart, WatchedBatches
+from autosync.script.input_batches import WatchedBatches
+from autosync.script.input_guard import ExampleGuard, GuardedCollate, GuardedStart
 from autosync.specs.input_settings import InputSettings
 from autosync.strategy.input_settings import canonical_input, input_in_words
 
@@ -60,8 +61,8 @@ class InputDoor:
                 return stock(loader)
             with _with_settings(loader, given, change) as watched:
                 batches = stock(loader)
-            if watched is not None and 0 in (given.num_workers, loader.num_workers):
-                watched.watch_start(batches)
+            if watched is not None:
+                watched.watch(batches, is_start_watched=0 in (given.num_workers, loader.num_workers))
             return batches
 
         return get_iterator
@@ -134,7 +135,7 @@ def _with_settings(loader: DataLoader[Any], settings: InputSettings, change: str
             dataset,
             loader.generator,
             change=change,
-            is_copied=loader.num_workers == 0,
+            num_ahead=loader.num_workers * (loader.prefetch_factor or 0),
             # Without workers, batches are made in this process, between its own random numbers.
             begins=(lambda: None) if has_workers else guard.begin,
         )

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
 from torch.utils.data import get_worker_info
 
 from autosync.errors import OperationError
-from autosync.script.own_state import attributes, changed_state, own_state
+from autosync.script.own_state import changed_state, own_state
 from autosync.script.random_states import RandomStates
 from autosync.script.worker_questions import worker_questions
 
-_REMEDY = "leave `input` out of the bundle's strategy"
+REMEDY = "leave `input` out of the bundle's strategy"
 
 
 class InputChangesError(OperationError):
@@ -72,7 +71,7 @@ class ExampleGuard:
             self._refuse(f"is changed for each worker by worker_init_fn ({changed}), and the workers are others")
 
     def _refuse(self, reason: str) -> NoReturn:
-        raise InputChangesError(f"the dataset {reason}: {self._change} ({_REMEDY})")
+        raise InputChangesError(f"the dataset {reason}: {self._change} ({REMEDY})")
 
 
 class GuardedStart:
@@ -106,87 +105,3 @@ class GuardedCollate:
         batch = self._own(examples)
         self._guard.check()
         return batch
-
-
-class WatchedBatches:
-    """The script's sampler. It is asked for batches earlier or later than without the bundle's settings.
-
-    So it must not draw random numbers once the first batch is known, and if the script has no workers, the script must
-    not change its dataset while workers with copies of it make batches.
-    """
-
-    def __init__(
-        self, own: Any, dataset: object, generator: object, *, change: str, is_copied: bool, begins: Callable[[], None]
-    ) -> None:
-        self._own = own
-        self._dataset = dataset
-        self._states = RandomStates(own, generator)
-        self._change = change
-        self._is_copied = is_copied
-        self._begins = begins
-        # The places of the generators that the first batch is drawn from.
-        self._first_drawn: set[int] = set()
-
-    def watch_start(self, batches: Any) -> None:
-        """Refuse, at the first batch of torch's iterator, what the script has drawn since it made the iterator.
-
-        Workers get their first batches when the iterator is made, and without workers the sampler draws at the first
-        batch. So the order of draws differs if both draw from the same generator, as two shuffled loaders do that are
-        read side by side.
-        """
-        made, stock, iterator = self._states.now(), type(batches)._next_data, weakref.ref(batches)  # noqa: SLF001
-
-        def first_data() -> Any:
-            owner: Any = iterator()
-            del owner._next_data  # noqa: SLF001
-            drawn = _changed(made, self._states.now())
-            data = stock(owner)
-            if drawn & self._first_drawn:
-                raise InputChangesError(
-                    f"random numbers are drawn between the start of a loop and its first batch, and the sampler draws "
-                    f"from the same generator, earlier or later than with the script's settings: {self._change} "
-                    f"({_REMEDY})"
-                )
-            return data
-
-        batches._next_data = first_data  # noqa: SLF001
-
-    def __len__(self) -> int:
-        return len(self._own)
-
-    def __iter__(self) -> Iterator[Any]:
-        batches, is_first = iter(self._own), True
-        copied = _identities(self._dataset)
-        while True:
-            before = self._states.now()
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            drawn = _changed(before, self._states.now())
-            if is_first:
-                self._first_drawn = drawn
-            elif drawn:
-                raise InputChangesError(
-                    f"the sampler draws random numbers between batches, earlier or later than with the script's "
-                    f"settings: {self._change} ({_REMEDY})"
-                )
-            changed = next((name for name, one in _identities(self._dataset).items() if copied.get(name) != one), None)
-            if self._is_copied and changed is not None:
-                raise InputChangesError(
-                    f"the script changes its dataset ({changed}) while it reads it, and workers would not see that: "
-                    f"{self._change} ({_REMEDY})"
-                )
-            is_first = False
-            self._begins()
-            yield batch
-
-
-def _changed(before: list[Any], now: list[Any]) -> set[int]:
-    """Return the places of the generators that were drawn from."""
-    return {place for place, (old, new) in enumerate(zip(before, now, strict=True)) if old != new}
-
-
-def _identities(dataset: object) -> dict[str, int]:
-    """Return which objects the attributes of a dataset are."""
-    return {name: id(value) for name, value in attributes(dataset).items()}
