@@ -31,6 +31,8 @@ _KEPT_CHARACTERS = "!#$%&'()*+,/:;=?@[]~"
 """Characters of an address that are sent as they are; others are quoted."""
 _BARE_PERCENT = re.compile("%(?![0-9A-Fa-f]{2})")
 _CONNECTION_ENDED = (ConnectionError, http.client.BadStatusLine, ssl.SSLError)
+_CHANCE = random.SystemRandom()
+"""Draws of Python's own generator would change the random numbers of the training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,7 @@ class HttpFile:
                 pause = failed.pause_seconds
                 if pause is None:
                     # Spread, so that workers that were refused together do not come back together.
-                    pause = self._patience.pause_seconds * 2**number * random.uniform(0.5, 1.5)
+                    pause = self._patience.pause_seconds * 2**number * _CHANCE.uniform(0.5, 1.5)
                 time.sleep(min(pause, _LONGEST_PAUSE_SECONDS))
         raise AssertionError("the last try returns or raises")
 

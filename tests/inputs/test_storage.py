@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import random
 import tarfile
 import threading
 import time
@@ -207,7 +208,9 @@ def test_a_busy_server_is_asked_again(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         file = open_shard(f"{server.url}/a.tar", QUICK)
         server.answers = [503, 500]
+        before = random.getstate()
         data, num_retries = file.read(0, 1000)
+        assert random.getstate() == before
         assert data == (tmp_path / "a.tar").read_bytes()[:1000]
         assert num_retries == 2
 
