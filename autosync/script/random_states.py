@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import heapq
 import random
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import count, filterfalse, islice
+from pathlib import PurePath
 from typing import Any
 
 import torch
 
 _MOST_OBJECTS = 10_000
+_MOST_ITEMS = 100_000
+_PLAIN = (str, bytes, bytearray, int, float, complex, PurePath, torch.Tensor)
 _OF_CALLABLES = ("__self__", "__wrapped__", "func", "args", "keywords")
 
 
@@ -32,26 +36,38 @@ class RandomStates:
 def held_generators(holders: Iterable[object]) -> Iterator[object]:
     """Yield the generators that objects hold, in attributes, containers and closures.
 
-    Only the first `_MOST_OBJECTS` are looked at: a dataset may hold millions of examples.
+    Only the first `_MOST_OBJECTS` are looked at: a dataset may hold millions of examples. What is within few others
+    comes first.
     """
-    waiting, seen = deque(holders), set[int]()
+    order = count()
+    waiting = [(0, next(order), one) for one in holders]
+    seen = set[int]()
     while waiting and len(seen) < _MOST_OBJECTS:
-        one = waiting.popleft()
+        size, _, one = heapq.heappop(waiting)
         if id(one) in seen:
             continue
         seen.add(id(one))
         if state_of(one) is not None:
             yield one
-        else:
-            waiting.extend(islice(_within(one), _MOST_OBJECTS))
+            continue
+        within = list(islice(filterfalse(_is_plain, islice(_within(one), _MOST_ITEMS)), _MOST_OBJECTS))
+        size = max(size, len(within))
+        for held in within:
+            heapq.heappush(waiting, (size, next(order), held))
+
+
+def _is_plain(one: object) -> bool:
+    """Whether an object holds no generator: a number, a text, a path, or an array."""
+    # Arrays and scalars of numpy, which need not be imported; its generators are of other modules.
+    return one is None or isinstance(one, _PLAIN) or type(one).__module__ == "numpy"
 
 
 def _within(one: object) -> Iterator[object]:
     if isinstance(one, dict):
         yield from one.values()
-    elif isinstance(one, list | tuple | set):
+    elif isinstance(one, list | tuple | set | frozenset | deque):
         yield from one
-    elif not isinstance(one, type | torch.Tensor):
+    elif not isinstance(one, type):
         yield from getattr(one, "__dict__", {}).values()
         if callable(one):
             yield from (getattr(one, name) for name in _OF_CALLABLES if hasattr(one, name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,6 +48,19 @@ def test_a_generator_is_found_and_its_draws_are_noticed(kind: str, holder: str) 
     assert states.now() == before
     draw(generator)
     assert states.now() != before
+
+
+def test_a_generator_behind_much_data_is_found() -> None:
+    generator = random.Random(1)
+    held = SimpleNamespace(
+        names=[str(number) for number in range(20_000)],
+        places=[Path(str(number)) for number in range(20_000)],
+        sizes=[np.float32(number) for number in range(20_000)],
+        pairs=[(number, object()) for number in range(20_000)],
+        transform=SimpleNamespace(steps=[SimpleNamespace(chance=generator)]),
+    )
+    assert list(held_generators([held])) == [generator]
+    assert list(held_generators([[*range(50_000), generator]])) == [generator]
 
 
 @pytest.mark.parametrize("draw", [lambda: torch.rand(1), random.random, np.random.rand])
