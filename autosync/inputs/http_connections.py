@@ -6,9 +6,12 @@ import atexit
 import http.client
 import os
 import threading
+import time
 from typing import NamedTuple
 
 _MOST_IDLE = 64
+_IDLE_SECONDS = 60.0
+"""A connection that was idle for longer may have ended in silence, as routers end them."""
 
 
 class HttpServer(NamedTuple):
@@ -17,6 +20,14 @@ class HttpServer(NamedTuple):
     scheme: str
     host: str
     port: int | None
+
+
+class _Idle(NamedTuple):
+    """A connection that no request uses, since a time of the monotonic clock."""
+
+    server: HttpServer
+    connection: http.client.HTTPConnection
+    since: float
 
 
 class IdleConnections:
@@ -28,22 +39,28 @@ class IdleConnections:
     def __init__(self) -> None:
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._idle: list[tuple[HttpServer, http.client.HTTPConnection]] = []
+        self._idle: list[_Idle] = []
 
     def take(self, server: HttpServer) -> http.client.HTTPConnection | None:
-        """Return a connection that only the caller has from now on; None if there is none."""
+        """Return a connection that only the caller has from now on; None if there is none that may still live."""
         self._after_fork()
+        oldest = time.monotonic() - _IDLE_SECONDS
+        found = None
         with self._lock:
+            dropped = [one for one in self._idle if one.since < oldest]
+            self._idle = [one for one in self._idle if one.since >= oldest]
             for place in reversed(range(len(self._idle))):
-                if self._idle[place][0] == server:
-                    return self._idle.pop(place)[1]
-        return None
+                if self._idle[place].server == server:
+                    found = self._idle.pop(place).connection
+                    break
+        _close(dropped)
+        return found
 
     def put(self, server: HttpServer, connection: http.client.HTTPConnection) -> None:
         """Keep a connection for later requests."""
         self._after_fork()
         with self._lock:
-            self._idle.append((server, connection))
+            self._idle.append(_Idle(server, connection, time.monotonic()))
             dropped = self._idle[:-_MOST_IDLE]
             del self._idle[:-_MOST_IDLE]
         _close(dropped)
@@ -52,8 +69,8 @@ class IdleConnections:
         """Close what is kept of a server."""
         self._after_fork()
         with self._lock:
-            dropped = [one for one in self._idle if one[0] == server]
-            self._idle = [one for one in self._idle if one[0] != server]
+            dropped = [one for one in self._idle if one.server == server]
+            self._idle = [one for one in self._idle if one.server != server]
         _close(dropped)
 
     def close(self) -> None:
@@ -72,9 +89,9 @@ class IdleConnections:
             _close(dropped)
 
 
-def _close(dropped: list[tuple[HttpServer, http.client.HTTPConnection]]) -> None:
-    for _, connection in dropped:
-        connection.close()
+def _close(dropped: list[_Idle]) -> None:
+    for one in dropped:
+        one.connection.close()
 
 
 IDLE = IdleConnections()

@@ -132,6 +132,7 @@ class HttpFile:
                 is_reusable = not answer.read(1) and not answer.will_close
                 return result
         except (OSError, http.client.HTTPException) as error:
+            IDLE.drop(server)
             raise _TryAgain(_in_words(error)) from error
         finally:
             if is_reusable:
@@ -166,6 +167,8 @@ class HttpFile:
             connection = self._connection(server)
             return server, connection, _asked(connection, target, headers)
         except (OSError, http.client.HTTPException) as error:
+            # What ended this connection in silence has ended the others, and each would take a try and its timeout.
+            IDLE.drop(server)
             raise _TryAgain(_in_words(error)) from error
 
     def _understood(
