@@ -132,9 +132,8 @@ class DiskBlocks:
         with contextlib.suppress(OSError):
             try:
                 with self._locked() as file:
-                    if file is None:
+                    if file is None or not self._reserve(file, num_bytes):
                         return
-                    self._reserve(file, num_bytes)
                     temporary.touch()
                 temporary.write_bytes(_checksum(block) + block)
                 # With the lock, so that a block has one name while others count.
@@ -144,13 +143,15 @@ class DiskBlocks:
             finally:
                 temporary.unlink(missing_ok=True)
 
-    def _reserve(self, file: FileIO, num_bytes: int) -> None:
-        """Make room for a block, and note it in the lock's file."""
+    def _reserve(self, file: FileIO, num_bytes: int) -> bool:
+        """Make room for a block, and note it in the lock's file; return whether there is room."""
         written = file.read()
         used = int(written) if written.isdigit() else self._limit_bytes
         if used + num_bytes > self._limit_bytes:
             used = self._make_room(num_bytes)
-        os.pwrite(file.fileno(), b"%020d" % (used + num_bytes), 0)
+        has_room = used + num_bytes <= self._limit_bytes
+        os.pwrite(file.fileno(), b"%020d" % (used + num_bytes if has_room else used), 0)
+        return has_room
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[FileIO | None]:
@@ -173,20 +174,24 @@ class DiskBlocks:
                 fcntl.flock(file, fcntl.LOCK_UN)
 
     def _make_room(self, num_bytes: int) -> int:
-        """Remove the blocks that were used least recently, if the limit asks for it; return the bytes that are left."""
-        blocks, total = [], 0
+        """Remove the blocks that were used least recently, if the limit asks for it; return the bytes that are left.
+
+        Blocks that are being written stay. If they leave no room, nothing is removed.
+        """
+        blocks, total, unfinished = [], 0, 0
         for entry in os.scandir(self._folder):
             kind, _, rest = entry.name.partition("-")
             with contextlib.suppress(OSError):
                 if kind == "new" and time.time() - entry.stat().st_mtime > _UNFINISHED_SECONDS:
                     Path(entry.path).unlink()
                 elif kind == "new":
-                    total += int(rest.partition("-")[0])
+                    unfinished += int(rest.partition("-")[0])
                 elif kind == "block":
                     facts = entry.stat()
                     blocks.append((facts.st_mtime_ns, facts.st_size, entry.path))
                     total += facts.st_size
-        if total + num_bytes <= self._limit_bytes:
+        total += unfinished
+        if total + num_bytes <= self._limit_bytes or unfinished + num_bytes > self._limit_bytes:
             return total
         for _, size, place in sorted(blocks):
             Path(place).unlink(missing_ok=True)

@@ -127,6 +127,17 @@ def test_a_cache_counts_its_blocks_after_a_crash(tmp_path: Path) -> None:
     assert sum(disk.get(key) is not None for key in ("one", "two")) == 1
 
 
+def test_a_cache_gives_up_a_block_if_those_being_written_leave_no_room(tmp_path: Path) -> None:
+    disk = DiskBlocks(tmp_path, 1000)
+    disk.put("one", bytes(96))
+    (tmp_path / "new-900-running").touch()
+    (tmp_path / "lock").write_text("1000")
+    disk.put("two", bytes(396))
+    assert disk.get("two") is None
+    assert disk.get("one") == bytes(96)
+    assert int((tmp_path / "lock").read_text()) == 1000
+
+
 @pytest.mark.parametrize("cache", ["memory", "disk"])
 def test_a_cache_tells_urls_apart_by_their_query(tmp_path: Path, cache: str) -> None:
     for number in range(2):
