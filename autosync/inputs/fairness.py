@@ -79,6 +79,22 @@ def served_worse(
     return tuple(sorted(found, key=lambda one: one.share))
 
 
+def served_worse_both_ways(
+    rates: Mapping[str, Sequence[float]], num_ranks: Mapping[str, float]
+) -> tuple[UnfairHost, ...]:
+    """Return the hosts that are served worse whatever limits storage, the worst first.
+
+    Where it limits each request, a host with fewer ranks gets less. Where it limits each host, each rank of a host with
+    more ranks gets less. So a host must get less than its share both as a host and for each of its ranks; the evidence
+    is that of the milder one.
+    """
+    by_rank = {one.host: one for one in served_worse(rates, num_ranks)}
+    both = [
+        max(one, by_rank[one.host], key=lambda found: found.share) for one in served_worse(rates) if one.host in by_rank
+    ]
+    return tuple(sorted(both, key=lambda one: one.share))
+
+
 def deal_shards(shard_bytes: Sequence[int], rates: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
     """Return the numbers of the shards that each host should read, so that the last one is done early.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -43,15 +44,20 @@ def of_all_ranks(values: Sequence[float], group: dist.ProcessGroup | None = None
     return [one.tolist() for one in found]
 
 
-def rates_of_hosts(rates: Sequence[float], group: dist.ProcessGroup | None = None) -> Mapping[str, list[float]]:
-    """Return the rates of all hosts, from those of this rank. All ranks of the group call it together.
+class HostRates(NamedTuple):
+    """The rates of each host, which are those of its ranks added up, and the number of its ranks."""
 
-    The rates of a host's ranks are added up: they share what serves it.
-    """
+    rates: Mapping[str, list[float]]
+    num_ranks: Mapping[str, int]
+
+
+def rates_of_hosts(rates: Sequence[float], group: dist.ProcessGroup | None = None) -> HostRates:
+    """Return the rates of all hosts, from those of this rank. All ranks of the group call it together."""
     padded = [*rates, *[0.0] * (NUM_WINDOWS - len(rates))]
     all_rates = of_all_ranks([float(len(rates)), *padded], group)
     names = of_all_ranks(list(map(float, _host_name())), group)
     found: dict[str, list[float]] = {}
+    num_ranks = Counter[str]()
     for rank, (one, its_name) in enumerate(zip(all_rates, names, strict=True)):
         count, *values = one
         host = bytes(map(int, its_name)).rstrip(b"\0").decode(errors="replace")
@@ -61,9 +67,10 @@ def rates_of_hosts(rates: Sequence[float], group: dist.ProcessGroup | None = Non
                 "are needed (compare hosts later, or read from TarShards)"
             )
         mine = values[: int(count)]
+        num_ranks[host] += 1
         before = found.get(host)
         found[host] = mine if before is None else [a + b for a, b in zip(before, mine, strict=False)]
-    return found
+    return HostRates(found, num_ranks)
 
 
 def _device(group: dist.ProcessGroup | None) -> torch.device | None:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, default_colla
 from autosync.errors import InputError, OperationError, Problem
 from autosync.inputs.dataset_facts import shard_sizes_of, under_settings
 from autosync.inputs.epoch_order import EpochOrder, Shuffle
-from autosync.inputs.fairness import UnfairHost, served_worse
+from autosync.inputs.fairness import UnfairHost, served_worse_both_ways
 from autosync.inputs.host_rates import of_all_ranks, rates_of_hosts, window_rates
 from autosync.inputs.measured_batches import MeasuredCollate, MeasuredDataset
 from autosync.inputs.observation import InputReport, InputWatch
@@ -238,7 +238,7 @@ class InputLoader(DataLoader[Any]):
 
         All ranks call it together. It compares what was read through autosync since the report was reset.
         """
-        return served_worse(rates_of_hosts(window_rates(list(self._watch.reads))))
+        return served_worse_both_ways(*rates_of_hosts(window_rates(list(self._watch.reads))))
 
     def served_rates(self) -> ServedRates:
         """Return the bytes of an example and the rate at which storage serves each host, from what ranks have read.
@@ -247,7 +247,7 @@ class InputLoader(DataLoader[Any]):
         """
         num_workers = max(self.settings.num_workers, 1)
         fetches = [(size, seconds / num_workers) for size, seconds in self._watch.fetches]
-        hosts = rates_of_hosts(window_rates(fetches))
+        hosts = rates_of_hosts(window_rates(fetches)).rates
         read = of_all_ranks([self._watch.num_read_bytes, self._watch.report().num_examples])
         example_bytes = sum(num_bytes for num_bytes, _ in read) / sum(count for _, count in read)
         return ServedRates(

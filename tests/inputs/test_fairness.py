@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autosync.errors import InputError
-from autosync.inputs.fairness import deal_shards, served_worse
+from autosync.inputs.fairness import deal_shards, served_worse, served_worse_both_ways
 
 
 def _measured(seed: int, factors: list[float], noise: float, count: int = 20) -> dict[str, list[float]]:
@@ -39,6 +39,20 @@ def test_a_small_share_is_fair_if_it_was_agreed() -> None:
     rates = _measured(1, [0.25, 1.0, 1.0], 0.1)
     assert [one.host for one in served_worse(rates)] == ["host0"]
     assert served_worse(rates, {"host0": 1, "host1": 4, "host2": 4}) == ()
+
+
+def test_a_host_with_another_number_of_ranks_is_named_only_if_it_is_served_worse_both_ways() -> None:
+    # Storage that limits each request gives one rank half of what it gives two.
+    rates = _measured(1, [0.5, 1.0, 1.0], 0.1)
+    assert [one.host for one in served_worse(rates)] == ["host0"]
+    assert served_worse_both_ways(rates, {"host0": 1, "host1": 2, "host2": 2}) == ()
+    # Storage that limits each host gives each of two ranks half.
+    assert served_worse_both_ways(_measured(1, [1.0] * 3, 0.1), {"host0": 2, "host1": 1, "host2": 1}) == ()
+    (found,) = served_worse_both_ways(_measured(1, [0.2, 1.0, 1.0], 0.1), {"host0": 1, "host1": 2, "host2": 2})
+    assert found.host == "host0"
+    assert 0.3 < found.share < 0.5
+    (equal,) = served_worse_both_ways(rates, {"host0": 2, "host1": 2, "host2": 2})
+    assert equal.share == pytest.approx(served_worse(rates)[0].share)
 
 
 def test_too_few_measurements_are_refused() -> None:
