@@ -1,7 +1,8 @@
 """Shows the output of ranks while they run: each line with its node and rank.
 
 torch warns about every address without a name, such as those of a testbed. These lines stay in the logs and are not
-shown: they say nothing about the training, and would be the first lines that a user sees.
+shown: they say nothing about the training, and would be the first lines that a user sees. Names without an address are
+another matter: torch's warning about them may be the only reason that a user sees.
 """
 
 from __future__ import annotations
@@ -13,12 +14,17 @@ from pathlib import Path
 
 from autosync.disk_errors import full_disk_note
 from autosync.launchers.request import Process
+from autosync.units import format_size
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
-_NAMELESS_ADDRESS = re.compile(rb"\[W\S+ [\d:.]+ socket\.cpp:\d+\] \[c10d\] The .* cannot be retrieved")
-_CHUNK_BYTES = 1 << 18
+_NAMELESS_ADDRESS = re.compile(rb"\[W\S+ [\d:.]+ socket\.cpp:\d+\] \[c10d\] The hostname of the .* cannot be retrieved")
+_CHUNK_BYTES = 1 << 16
 MAX_LINE_BYTES = 1 << 16
 """Longer lines are shown in pieces."""
+MAX_POLL_BYTES = 1 << 20
+"""About the most output that one poll shows, because signals have to wait meanwhile."""
+MAX_LAST_BYTES = 1 << 24
+"""The most output of a rank that is still shown when the user has asked for the end."""
 
 
 class LogTail:
@@ -28,30 +34,59 @@ class LogTail:
         self._show = show
         self._logs = [_Log(process, prefix) for process, prefix in zip(processes, _prefixes(processes), strict=True)]
 
-    def poll(self) -> None:
-        """Show the new complete lines of all logs."""
-        for log in self._logs:
-            for text in log.lines():
-                self._show(text)
+    def poll(self) -> bool:
+        """Show new complete lines, a bounded part of each log; return whether a log has more of them already."""
+        share = MAX_POLL_BYTES // max(len(self._logs), 1)
+        is_behind = [self._show_lines(log, share) for log in self._logs]
+        return any(is_behind)
 
-    def finish(self) -> None:
-        """Show the remaining output, after all ranks have ended."""
-        self.poll()
+    def finish(self, *, is_hurried: Callable[[], bool] = lambda: False) -> None:
+        """Show the remaining output, after all ranks have ended; once `is_hurried`, only the last part of each log."""
         for log in self._logs:
+            # A process that a rank has left behind may go on writing.
+            end, before = log.num_read + log.num_unread(), -1
+            while before < log.num_read < end:
+                if is_hurried() and end - log.num_read > MAX_LAST_BYTES:
+                    self._show(log.skip(end - log.num_read - MAX_LAST_BYTES))
+                before = log.num_read
+                self._show_lines(log, MAX_POLL_BYTES)
             for text in log.rest():
                 self._show(text)
+
+    def _show_lines(self, log: _Log, num_bytes: int) -> bool:
+        for text in log.lines(num_bytes):
+            self._show(text)
+        return log.is_behind
 
 
 class _Log:
     def __init__(self, process: Process, prefix: str) -> None:
         self._path = process.log
         self._prefix = prefix
-        self._offset = 0
         self._buffer = b""
+        self.num_read = 0
+        self.is_behind = False
+        """Whether the last call of `lines` has left output that was there already."""
 
-    def lines(self) -> list[str]:
+    def num_unread(self) -> int:
+        """Return how many bytes the log has beyond those that were read."""
+        try:
+            return self._path.stat().st_size - self.num_read
+        except FileNotFoundError:
+            return 0
+
+    def skip(self, num_bytes: int) -> str:
+        """Pass over the next bytes of the log, and return a line that says so."""
+        self._buffer = b""
+        self.num_read += num_bytes
+        return f"{self._prefix}... {format_size(num_bytes)} not shown: {self._path} has everything"
+
+    def lines(self, num_bytes: int) -> list[str]:
+        """Return the complete lines of about the next `num_bytes`, and of no more than the log has now."""
         found: list[str] = []
-        while data := self._read():
+        end = self.num_read + min(num_bytes, unread := self.num_unread())
+        self.is_behind = unread > num_bytes
+        while self.num_read < end and (data := self._read()):
             # A carriage return at the end may be half of a line end.
             *whole, self._buffer = _LINE_END.split(self._buffer + data)
             if len(self._buffer) > MAX_LINE_BYTES:
@@ -68,12 +103,12 @@ class _Log:
     def _read(self) -> bytes:
         try:
             with self._path.open("rb") as file:
-                data = os.pread(file.fileno(), _CHUNK_BYTES, self._offset)
+                data = os.pread(file.fileno(), _CHUNK_BYTES, self.num_read)
         except FileNotFoundError:
             return b""
         if data.endswith(b"\r") and len(data) > 1:
             data = data[:-1]
-        self._offset += len(data)
+        self.num_read += len(data)
         return data
 
 

@@ -114,16 +114,15 @@ class ScriptRun:
                 outcome = self._watch(request.processes, launch, tail)  # type: ignore[arg-type]
             finally:
                 launch.stop()
-            tail.finish()
-            return outcome
+            tail.finish(is_hurried=lambda: bool(self._asked))
+            return self._asked_for() if self._asked else outcome
 
     def _watch(self, processes: Sequence[Process], launch: ScriptLaunch, tail: LogTail) -> ScriptOutcome:
         workers = [place for place, process in enumerate(processes) if process.role == "worker"]
         deadline: float | None = None
         num_passed_on = 0
         while True:
-            tail.poll()
-            codes = launch.exit_codes()
+            # Before the output, which may have nowhere to go when the user's terminal is gone.
             if len(self._asked) > num_passed_on:
                 num_passed_on = len(self._asked)
                 if num_passed_on > 1:
@@ -132,13 +131,16 @@ class ScriptRun:
                     return self._asked_for()
                 launch.signal(self._asked[0])
                 deadline = time.monotonic() + PARTING_SECONDS
+            is_behind = tail.poll()
+            codes = launch.exit_codes()
             if None not in codes or (deadline is not None and time.monotonic() >= deadline):
                 return self._outcome(processes, launch)
             has_failed = any(code not in (None, 0) for code in codes)
             are_done = all(codes[place] == 0 for place in workers)
             if deadline is None and (has_failed or are_done):
                 deadline = time.monotonic() + (CAUSE_SECONDS if has_failed else SERVERS_SECONDS)
-            time.sleep(POLL_SECONDS)
+            if not is_behind:
+                time.sleep(POLL_SECONDS)
 
     def _asked_for(self) -> ScriptOutcome:
         return ScriptOutcome(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,11 +47,52 @@ def test_warnings_about_addresses_without_a_name_are_not_shown(tmp_path: Path) -
     shown: list[str] = []
     LogTail((process,), shown.append).finish()
     assert [line.removeprefix("n0 rank 0 | ").split("] ")[-1] for line in shown] == [
+        # It may be all that torch says of a name without an address.
+        "The IPv6 network addresses of (n1, 29500) cannot be retrieved (gai error: -2 - Name or service not known).",
         "The client socket has failed to connect to n1:29500.",
         "The user's own words cannot be retrieved",
         "step 0",
     ]
     assert len(process.log.read_text().splitlines()) == 5
+
+
+def test_a_rank_that_prints_without_end_holds_up_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = _process(tmp_path, 0)
+    process.log.write_text("first\n")
+    read = os.pread
+
+    def read_while_it_prints(descriptor: int, num_bytes: int, place: int) -> bytes:
+        with process.log.open("a") as log:
+            log.write("more\n")
+        return read(descriptor, num_bytes, place)
+
+    monkeypatch.setattr(os, "pread", read_while_it_prints)
+    shown: list[str] = []
+    following = LogTail((process,), shown.append)
+    assert not following.poll()
+    following.finish()
+    assert 2 <= len(shown) < 10
+
+
+def test_a_poll_shows_a_bounded_part_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    process = _process(tmp_path, 0)
+    lines = [f"line {number:06}" for number in range(3 * log_tail.MAX_POLL_BYTES // 12)]
+    process.log.write_text("\n".join(lines))
+    shown: list[str] = []
+    following = LogTail((process,), shown.append)
+    assert following.poll()
+    assert len(lines) // 4 < len(shown) < len(lines) // 2
+    following.finish()
+    assert [line.removeprefix("n0 rank 0 | ") for line in shown] == lines
+
+
+def test_of_long_logs_a_hurried_end_shows_the_last_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_tail, "MAX_LAST_BYTES", 10)
+    process = _process(tmp_path, 0)
+    process.log.write_text("1\n2\n3\n4\n5\n6\n7\n8\n9\nKeyboardInterrupt\n"[-30:])
+    shown: list[str] = []
+    LogTail((process,), shown.append).finish(is_hurried=lambda: True)
+    assert shown == [f"n0 rank 0 | ... 20 B not shown: {process.log} has everything", "n0 rank 0 | Interrupt"]
 
 
 def test_a_progress_bar_is_lines(tmp_path: Path) -> None:

@@ -177,6 +177,32 @@ def test_a_second_signal_kills_the_ranks_at_once(train: Train) -> None:
     assert (ended.code, acting.signals) == (130, [signal.SIGKILL])
 
 
+def test_a_signal_is_passed_on_before_any_output_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    acting = Acting(tmp_path, [])
+    (tmp_path / "0.log").write_text("step 0\n")
+    monkeypatch.setattr(module, "plan_script", lambda *_: (acting, acting.request()))
+
+    def show(_text: str) -> None:
+        assert acting.signals == [signal.SIGINT]
+        raise BrokenPipeError
+
+    training = ScriptRun(CLUSTER, TrainingScript(command=("x",)), tmp_path, show=show)
+    training.ask_to_end(signal.SIGINT)
+    with pytest.raises(BrokenPipeError):
+        training.run(started=lambda _request: None)
+
+
+def test_a_signal_while_the_last_output_is_shown_gives_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acting = Acting(tmp_path, [lambda a: [a.end(place, 0, "last words") for place in (0, 1, 2)] and None])
+    monkeypatch.setattr(module, "plan_script", lambda *_: (acting, acting.request()))
+    training = ScriptRun(
+        CLUSTER, TrainingScript(command=("x",)), tmp_path, show=lambda _text: training.ask_to_end(signal.SIGTERM)
+    )
+    assert training.run(started=lambda _request: None).code == 143
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [
