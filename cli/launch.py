@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shlex
 import shutil
@@ -167,23 +168,24 @@ def _run(spec: ClusterSpec, script: TrainingScript, logs: Path | None) -> Script
     folder = Path(tempfile.mkdtemp(prefix="autosync-launch-")) if logs is None else logs
     if logs is not None:
         _refuse_old_logs(logs)
-    training = ScriptRun(spec, script, folder, show=_show)
+    display = _Display(folder)
+    training = ScriptRun(spec, script, folder, show=display.show)
 
     def started(request: LaunchRequest) -> None:
         num_nodes = len({process.node for process in request.processes})
-        note(f"{spec.name}: {len(request.processes)} ranks on {num_nodes} nodes run (launcher {spec.launcher})")
+        _tell(f"{spec.name}: {len(request.processes)} ranks on {num_nodes} nodes run (launcher {spec.launcher})")
 
     is_wanted = True
     try:
         with _signals_passed_on(training):
             ended = training.run(started=started)
-        is_wanted = logs is not None or ended.code != 0
+        is_wanted = logs is not None or ended.code != 0 or display.has_failed
         for words in ended.words:
-            note(f"error: {words}")
+            _tell(f"error: {words}")
         return ended
     finally:
         if is_wanted and any(log.stat().st_size for log in folder.glob("*.log")):
-            note(f"what ranks wrote: {folder}")
+            _tell(f"what ranks wrote: {folder}")
         elif logs is None:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -195,9 +197,31 @@ def _refuse_old_logs(folder: Path) -> None:
         raise InputError(f"{folder} has the logs of another launch", rule="each launch has a folder of its own")
 
 
-def _show(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+class _Display:
+    """Shows the output of ranks on stdout as long as stdout can be written. The training does not depend on that."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.has_failed = False
+
+    def show(self, text: str) -> None:
+        if self.has_failed:
+            return
+        try:
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
+        except OSError as error:
+            self.has_failed = True
+            with contextlib.suppress(io.UnsupportedOperation):
+                # Python would otherwise write the rest of its buffer later, and fail again.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _tell(f"standard output: {error.strerror}: the training goes on, and what ranks write is in {self._folder}")
+
+
+def _tell(text: str) -> None:
+    """Print a line on stderr, unless the terminal is gone."""
+    with contextlib.suppress(OSError):
+        note(text)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -234,6 +235,53 @@ def test_a_second_signal_ends_who_does_not_listen(
     launched.communicate(timeout=14)
     assert launched.returncode == 130
     await_gone(ids)
+
+
+def test_ranks_that_print_without_end_can_be_interrupted(
+    start: Callable[..., subprocess.Popen[str]], await_gone: AwaitGone
+) -> None:
+    launched = start("here.yaml", "--", "sh", "-c", "echo waits as $$; sleep 0.5; while :; do echo more; done")
+    ids = _waiting(launched)
+    assert launched.stdout is not None
+    assert launched.stdout.readline().endswith("| more\n")
+    launched.send_signal(signal.SIGINT)
+    _, errors = launched.communicate(timeout=60)
+    assert launched.returncode == 130
+    assert "error: all ranks were ended on SIGINT\n" in errors
+    await_gone(ids)
+
+
+SAVES = """
+trap 'echo saved > saved-$RANK; exit' INT
+echo waits as $$
+while :; do echo more; sleep 0.1; done
+"""
+
+
+def test_without_a_reader_of_its_output_a_training_goes_on(
+    start: Callable[..., subprocess.Popen[str]], folder: Path, await_gone: AwaitGone
+) -> None:
+    launched = start("here.yaml", "--", "sh", "-c", SAVES)
+    ids = [int(line.rpartition(" ")[2]) for line in _lines_with(launched, "waits as", 3)]
+    assert launched.stdout is not None
+    assert launched.stderr is not None
+    launched.stdout.close()
+    told = next(line for line in launched.stderr if line.startswith("standard output"))
+    (logs,) = re.findall(r"Broken pipe: the training goes on, and what ranks write is in (\S+)\n", told)
+    assert launched.poll() is None
+    launched.send_signal(signal.SIGINT)
+    rest = launched.stderr.read()
+    assert launched.wait(60) == 130, rest
+    assert rest == f"error: all ranks were ended on SIGINT\nwhat ranks wrote: {logs}\n"
+    assert sorted(path.name for path in folder.glob("saved-*")) == ["saved-0", "saved-1", "saved-2"]
+    shutil.rmtree(logs)
+    await_gone(ids)
+
+
+def _lines_with(launched: subprocess.Popen[str], words: str, number: int) -> list[str]:
+    """The next lines of the output with some words, once there are so many."""
+    assert launched.stdout is not None
+    return list(itertools.islice((line for line in launched.stdout if words in line), number))
 
 
 def test_nothing_is_left_of_a_launch_that_is_killed(
