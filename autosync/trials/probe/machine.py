@@ -50,7 +50,8 @@ def _speed(name: str, visible: set[str], folder: Path = _SYSTEM) -> float | None
     containers, report made-up speeds.
     """
     try:
-        if {path.name for path in folder.iterdir()} != visible:
+        # The bonding module adds a file, bonding_masters, which is no interface.
+        if {path.name for path in folder.iterdir() if path.is_dir()} != visible:
             return None
         if not (folder / name / "device").exists() and not (folder / name / "bonding").is_dir():
             return None

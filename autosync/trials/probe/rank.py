@@ -39,7 +39,15 @@ from autosync.trials.probe.request import (
     StreamKind,
     TripSamples,
 )
-from autosync.trials.probe.schedule import Schedule, Stream, adapted, all_workers, plan_schedule, trip_bytes
+from autosync.trials.probe.schedule import (
+    Schedule,
+    Stream,
+    adapted,
+    all_workers,
+    plan_schedule,
+    probe_ranks,
+    trip_bytes,
+)
 from autosync.trials.probe.speeds import pass_seconds
 from autosync.trials.probe.streams import run_flows
 from autosync.trials.rank_device import rank_device
@@ -66,7 +74,7 @@ class ProbeRank:
         self._rank = rank
         self._cluster = all_workers(cluster)
         self._schedule: Schedule = plan_schedule(self._cluster)
-        # The launcher numbers ranks as all_workers does; ranks of worker nodes train, the others only serve.
+        # Ranks of worker nodes train, the others only serve.
         trains = [node.role == "worker" for node in cluster.nodes]
         self._workers = [r.index for r in self._cluster.ranks if trains[r.node]]
         groups = self._cluster.worker_groups()
@@ -234,20 +242,21 @@ class Probing:
             documents.without_file(request["settings"]), kind=SETTINGS_KIND, version=VERSION, into=ProbeSettings
         )
         cluster = parse_cluster(documents.without_file(request["cluster"]))
-        num_ranks = len(all_workers(cluster).ranks)
+        numbers = probe_ranks(cluster)
+        rank = numbers[self._rank]
         dist.init_process_group(
             BACKEND,
             store=rendezvous_store(
                 request["rendezvous"],
                 opened=self._opened,
-                num_users=num_ranks,
+                num_users=len(numbers),
                 timeout_seconds=settings.timeout_seconds,
             ),
-            rank=self._rank,
-            world_size=num_ranks,
+            rank=rank,
+            world_size=len(numbers),
             timeout=dt.timedelta(seconds=settings.timeout_seconds),
         )
-        answer = ProbeRank(cluster, settings, self._rank, task=request["task"], tell=self._tell).measure()
+        answer = ProbeRank(cluster, settings, rank, task=request["task"], tell=self._tell).measure()
         dist.barrier()
         return documents.dump(answer, kind=ANSWER_KIND, version=VERSION)
 

@@ -71,7 +71,7 @@ def probe(
     started = time.monotonic()
     probed = all_workers(cluster)
     with tempfile.TemporaryDirectory(prefix="autosync-probe-") as name:
-        answers = _measure(probed, _request(cluster, settings, task), settings, Path(name), progress)
+        answers = _measure(cluster, _request(cluster, settings, task), settings, Path(name), progress)
     steps = analysis.step_samples(answers)
     calibration = Calibration(
         measured_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -116,27 +116,29 @@ def _request(cluster: ClusterSpec, settings: ProbeSettings, task: str | None) ->
 
 
 def _measure(
-    probed: ClusterSpec,
+    cluster: ClusterSpec,
     asked: Mapping[str, Any],
     settings: ProbeSettings,
     folder: Path,
     progress: Callable[[str], None],
 ) -> list[RankAnswer]:
-    launcher, request = plan_launch(probed, folder, program=PROGRAM)
-    with launcher.hold(probed):
+    """Return the answers of all ranks in the order of their numbers in the probe."""
+    launcher, request = plan_launch(cluster, folder, program=PROGRAM)
+    with launcher.hold(cluster):
         if launcher.control == RELAYED:
-            _refuse_unfit_nodes(probed, folder, [task_path(asked["task"])] if asked["task"] else [])
+            _refuse_unfit_nodes(cluster, folder, [task_path(asked["task"])] if asked["task"] else [])
         progress(f"starting {len(request.processes)} ranks")
-        ranks = Ranks(probed, folder, program=PROGRAM)
+        ranks = Ranks(cluster, folder, program=PROGRAM)
         try:
             request_of_all = {**asked, "rendezvous": ranks.meeting_point()}
             answers = ranks.ask("probe", request_of_all, settings.timeout_seconds, progress=progress)
         finally:
             ranks.end()
-    return [
+    parsed = [
         documents.parse(documents.without_file(answer), kind=ANSWER_KIND, version=VERSION, into=RankAnswer)
         for answer in answers
     ]
+    return sorted(parsed, key=lambda answer: answer.rank)
 
 
 def _refuse_unfit_nodes(cluster: ClusterSpec, folder: Path, files: Sequence[Path]) -> None:

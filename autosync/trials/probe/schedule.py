@@ -71,6 +71,15 @@ def all_workers(cluster: ClusterSpec) -> ClusterSpec:
     return replace(cluster, nodes=nodes, alike=(), calibration=None)
 
 
+def probe_ranks(cluster: ClusterSpec) -> tuple[int, ...]:
+    """Return for each rank of the cluster its number in the probe, whose ranks are those of `all_workers`.
+
+    The launcher starts the ranks of the cluster itself: it numbers servers last, and reserves no devices for them.
+    """
+    numbers = {(rank.node, rank.local): rank.index for rank in all_workers(cluster).ranks}
+    return tuple(numbers[rank.node, rank.local] for rank in cluster.ranks)
+
+
 def plan_schedule(cluster: ClusterSpec) -> Schedule:
     """Plan the transfers on a cluster whose nodes are all workers."""
     assert all(node.role == "worker" for node in cluster.nodes), "only workers have ranks to measure with"

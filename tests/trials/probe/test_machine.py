@@ -24,6 +24,7 @@ def folder(tmp_path: Path) -> Path:
     _interface(tmp_path, "docker0", "10000", "bridge")
     _interface(tmp_path, "veth1", "10000")
     _interface(tmp_path, "ib0", "-1", "device")
+    (tmp_path / "bonding_masters").write_text("bond0\n", encoding="utf-8")
     return tmp_path
 
 

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from autosync.cli.cluster import cluster as command
 from autosync.errors import InputError, OperationError
 from autosync.launchers.local import LocalLaunch
+from autosync.launchers.ray import PIN, RayLauncher, bundles_of
 from autosync.specs.calibration import Calibration
 from autosync.specs.cluster import ClusterSpec, Node, Rack
 from autosync.specs.cluster_file import load_cluster, save_cluster
@@ -136,6 +137,30 @@ def test_one_node_has_ranks_but_no_links(pair: ClusterSpec, started: list[int]) 
     assert node.interface is None
     assert not probed.calibration.emulated
     assert probed.calibration.num_processors is None
+
+
+def test_a_server_may_stand_before_the_workers(pair: ClusterSpec, started: list[int]) -> None:
+    server = replace(pair.nodes[0], name="store", role="server", devices=0)
+    cluster = replace(pair, nodes=(server, *pair.nodes))
+    probed = probe(cluster, settings=TINY)
+    assert len(started) == 3
+    _check_shape(cluster, probed.calibration)
+    assert all(node.rate_out is not None for node in probed.calibration.nodes)
+
+
+def test_no_devices_are_reserved_for_servers(pair: ClusterSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    reserved: list[object] = []
+
+    def hold(_launcher: RayLauncher, cluster: ClusterSpec) -> None:
+        reserved.extend(bundles_of(cluster))
+        raise OperationError("that is enough")
+
+    monkeypatch.setattr(RayLauncher, "hold", hold)
+    server = replace(pair.nodes[0], name="store", host="cpu-1", role="server", devices=0)
+    cluster = replace(pair, nodes=(*pair.nodes, server), launcher="ray", backend="nccl")
+    with pytest.raises(OperationError, match="that is enough"):
+        probe(cluster, settings=TINY)
+    assert reserved == [{"CPU": 2, "GPU": 2, "node:localhost": PIN}, {"CPU": 1, "node:cpu-1": PIN}]
 
 
 def test_a_curve_ends_before_sizes_that_take_long(pair: ClusterSpec, started: list[int]) -> None:

@@ -14,6 +14,7 @@ from autosync.trials.probe.schedule import (
     adapted,
     all_workers,
     plan_schedule,
+    probe_ranks,
     trip_bytes,
 )
 
@@ -49,6 +50,15 @@ def test_nodes_that_only_serve_get_a_rank() -> None:
     probed = all_workers(cluster)
     assert [node.devices for node in probed.nodes] == [1] * 6
     assert [node.name for node in probed.nodes] == [node.name for node in cluster.nodes]
+
+
+def test_ranks_of_the_launcher_have_their_numbers_in_the_probe(make_cluster: MakeCluster) -> None:
+    first, *others = make_cluster(1e8, 1e8, 1e8, devices=2).nodes
+    server = replace(first, role="server", devices=0)
+    cluster = replace(make_cluster(1e8, 1e8, 1e8, devices=2), nodes=(server, *others))
+    # The launcher numbers the server last, and the probe its node first.
+    assert probe_ranks(cluster) == (1, 2, 3, 4, 0)
+    assert probe_ranks(all_workers(cluster)) == (0, 1, 2, 3, 4)
 
 
 def test_a_node_with_several_ranks_uses_all_of_them(make_cluster: MakeCluster) -> None:
