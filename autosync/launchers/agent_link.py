@@ -6,6 +6,7 @@ import base64
 import contextlib
 import math
 import os
+import re
 import select
 import subprocess
 import sys
@@ -33,6 +34,7 @@ MAX_SAID_BYTES = 4000
 """How much output of the command that reaches a node is kept for error messages."""
 _HELLO_HEAD = frames.HEAD.pack(frames.HELLO, 0, 0)[:5]
 """The first bytes of a HELLO, which is the first frame of every agent."""
+_PYTHON = re.compile(rb'"python": "(\d[\w.+]{1,30})"', re.ASCII)
 _JUNK_SECONDS = 0.5
 """The time to collect further output of a shell for the error message."""
 _MAX_LINES, _MAX_COLUMNS = 5, 200
@@ -72,6 +74,8 @@ class AgentLink:
         self.why_ended = ""
         self.breach = ""
         """How the node broke the agent protocol, in words for the user; empty if it did not."""
+        self.python = ""
+        """The version of the agent's Python, once the agent has said HELLO; empty if it has not told it."""
         self._asked: Counter[int] = Counter()
         self._process = subprocess.Popen(
             tuple(reach) or boot_command(sys.executable),
@@ -99,6 +103,11 @@ class AgentLink:
     def is_ready(self) -> bool:
         """Whether the agent has said HELLO."""
         return self._ready.is_set()
+
+    @property
+    def said(self) -> str:
+        """The end of what the command that reaches the node has said on stderr."""
+        return self._said.decode("utf-8", "replace").strip()
 
     def await_ready(self, deadline: float) -> bool:
         """Wait until the agent has said HELLO; return false at the deadline or when the link has ended."""
@@ -161,7 +170,7 @@ class AgentLink:
     def _read_all(self, descriptor: int, buffer: bytearray) -> str:
         """Pass frames on until the stream ends, and return the reason for the end; empty if it is unknown."""
         while True:
-            if not select.select([descriptor], [], [], 1.0)[0]:
+            if not can_read(descriptor, 1.0):
                 if self._ready.is_set() and not self.is_here and time.monotonic() - self._heard > SILENCE_SECONDS:
                     self._process.kill()
                     return f"no sign of life for {SILENCE_SECONDS:g} s"
@@ -180,6 +189,8 @@ class AgentLink:
     def _take(self, kind: int, slot: int, payload: bytes) -> None:
         """Check a frame and pass it on. Every PONG must have been asked for, and only one HELLO may come."""
         if kind == frames.HELLO and not self._ready.is_set():
+            told = _PYTHON.search(payload)
+            self.python = told[1].decode() if told else ""
             self._ready.set()
             return
         if kind not in frames.FROM_AGENT or kind == frames.HELLO or not self._ready.is_set():
@@ -195,7 +206,7 @@ class AgentLink:
         """Return the bytes that arrive within the next `_JUNK_SECONDS`."""
         rest, deadline = b"", time.monotonic() + _JUNK_SECONDS
         while len(rest) < MAX_SAID_BYTES and (left := deadline - time.monotonic()) > 0:
-            if select.select([descriptor], [], [], left)[0]:
+            if can_read(descriptor, left):
                 data = os.read(descriptor, _CHUNK_BYTES)
                 if not data:
                     break
@@ -213,13 +224,19 @@ class AgentLink:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
         self._threads[0].join(1.0)
-        said = self._said.decode("utf-8", "replace").strip()
-        return said or f"it ended with exit code {self._process.returncode}"
+        return self.said or f"it ended with exit code {self._process.returncode}"
 
     def _ping(self) -> None:
         if self.await_ready(math.inf):
             while not self._over.wait(PING_SECONDS):
                 self.ask(0)
+
+
+def can_read(descriptor: int, seconds: float) -> bool:
+    """Wait until a descriptor can be read, or has ended. `select.select` takes no descriptor above 1023."""
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(seconds * 1000))
 
 
 def _of_shell(printed: bytes) -> str:

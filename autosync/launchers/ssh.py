@@ -43,15 +43,20 @@ _OPTIONS = (
     "-T",
 )
 
+_PUT_OFF = "it takes no new connections for now"
 _SAID = (
     (r"Host key verification failed|HOST IDENTIFICATION HAS CHANGED", "its host key is not the known one"),
     (r"Permission denied", "it does not accept a key of this user's"),
     (r"Could not resolve hostname|Name or service not known", "no such host"),
     (r"Connection refused", "no server answers there: is sshd running?"),
     (r"timed out|No route to host|Network is unreachable", "the host cannot be reached"),
+    (r"stdio forwarding failed|open failed", "the jump host does not lead there"),
+    # An sshd drops connections at random when many are about to log in.
+    (r"exchange_identification: .*Connection (closed|reset)", _PUT_OFF),
     (r"Connection (reset|closed)|closed by remote host|Broken pipe", "the connection was lost"),
 )
 _HINTS = {
+    _PUT_OFF: "where one jump host leads to many nodes, raise MaxStartups in its sshd_config",
     "its host key is not the known one": "log in once by hand and compare the key, or add it to ~/.ssh/known_hosts",
     "it does not accept a key of this user's": "ssh-copy-id, an agent, or IdentityFile in ~/.ssh/config",
 }
@@ -86,7 +91,7 @@ class SshLauncher:
 
     def start(self, request: LaunchRequest) -> AgentLaunch:
         """Log in to all hosts at once and start all processes. If one cannot be started, the others are ended."""
-        return agent_launch.start(request, explain=_explain)
+        return agent_launch.start(request, explain=_explain, is_put_off=_is_put_off)
 
 
 def _reached(cluster: ClusterSpec, processes: Sequence[Process]) -> tuple[Process, ...]:
@@ -110,14 +115,22 @@ def _ssh() -> list[str]:
     return words
 
 
+def _is_put_off(said: str) -> bool:
+    """Return whether a server, such as that of a jump host, has dropped the connection for now, before the login."""
+    return _meaning(" ".join(said.split())) == _PUT_OFF
+
+
+def _meaning(line: str) -> str:
+    """Return what ssh's output means for the user; empty if it is not known."""
+    return next((meaning for pattern, meaning in _SAID if re.search(pattern, line)), "")
+
+
 def _explain(process: Process, said: str) -> str:
     """Turn the output of ssh into a reason that tells the user what to do."""
     line = " ".join(said.split())
     python = shlex.split(process.reach[-1])[1]
     if python in line and _NO_PYTHON.search(line):
         return no_python_message(python, line)
-    for pattern, meaning in _SAID:
-        if re.search(pattern, line):
-            hint = f"; {_HINTS[meaning]}" if meaning in _HINTS else ""
-            return f"{meaning} (ssh: {line[-300:]}){hint}"
-    return line[-600:]
+    meaning = _meaning(line)
+    hint = f"; {_HINTS[meaning]}" if meaning in _HINTS else ""
+    return f"{meaning} (ssh: {line[-300:]}){hint}" if meaning else line[-600:]

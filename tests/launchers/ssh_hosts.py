@@ -71,9 +71,10 @@ class SshHosts:
             f"  UserKnownHostsFile {self.known_hosts}\n  GlobalKnownHostsFile /dev/null\n"
         )
 
-    def start(self, node: str, **environment: str) -> None:
-        """An sshd in a node's host, whose sessions have some variables more."""
+    def start(self, node: str, options: Sequence[str] = (), **environment: str) -> None:
+        """An sshd in a node's host, with some options more, whose sessions have some variables more."""
         settings = (
+            *options,
             f"AuthorizedKeysFile={self.folder / 'user.pub'}",
             f"ListenAddress={self.bed.address(node)}",
             "StrictModes=no",
@@ -82,8 +83,8 @@ class SshHosts:
             "PermitRootLogin=yes",
             *(["SetEnv=" + " ".join(f"{name}={value}" for name, value in environment.items())] if environment else []),
         )
-        options = [word for setting in settings for word in ("-o", setting)]
-        command = (SSHD, "-D", "-e", "-f", "/dev/null", "-p", str(PORT), "-h", str(self.folder / node), *options)
+        words = [word for setting in settings for word in ("-o", setting)]
+        command = (SSHD, "-D", "-e", "-f", "/dev/null", "-p", str(PORT), "-h", str(self.folder / node), *words)
         with (self.folder / f"{node}.sshd").open("wb") as log:
             self.daemons[node] = subprocess.Popen((*self.bed.enter(node), *command), stdout=log, stderr=log)
 
@@ -108,12 +109,12 @@ class SshHosts:
         """A node's temporary files lie in a folder; None: where they always lay."""
         self.restart(node, **({} if folder is None else {"TMPDIR": str(folder)}))
 
-    def restart(self, node: str, **environment: str) -> None:
-        """Another sshd, whose sessions have other variables."""
+    def restart(self, node: str, options: Sequence[str] = (), **environment: str) -> None:
+        """Another sshd with other options, whose sessions have other variables."""
         daemon = self.daemons.pop(node)
         daemon.kill()
         daemon.wait()
-        self.start(node, **environment)
+        self.start(node, options, **environment)
         self.await_daemons()
 
     def end(self) -> None:

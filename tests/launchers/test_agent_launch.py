@@ -1,11 +1,17 @@
-"""Launches through agents on machines that are slow to reach."""
+"""Launches through agents on machines that are slow to reach, many, too old, or hostile."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import resource
 import shlex
+import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,6 +53,121 @@ def test_hosts_that_are_not_reached_cost_no_time_each_and_leave_no_thread(tmp_pa
     while set(threading.enumerate()) - before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not set(threading.enumerate()) - before
+
+
+DROPPED = "kex_exchange_identification: Connection closed by remote host"
+
+
+def _dropped(folder: Path, times: int) -> tuple[str, ...]:
+    """What reaches a node through a server that drops the first connections."""
+    reach = shlex.join(_reached_after(0))
+    count = f"n=$(cat {folder}/n 2>/dev/null || echo 0); echo $((n + 1)) > {folder}/n"
+    return ("sh", "-c", f'{count}; [ $n -ge {times} ] && exec {reach}; echo "{DROPPED}" >&2; exit 255')
+
+
+def test_a_node_whose_server_drops_connections_for_now_is_reached_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_launch, "_PAUSE_SECONDS", (0.01, 0.05))
+    request = _request(tmp_path, [_reached_after(0), _dropped(tmp_path, 3)])
+    launch = agent_launch.start(request, is_put_off=lambda said: said == DROPPED)
+    try:
+        deadline = time.monotonic() + 20
+        while None in launch.exit_codes():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert launch.exit_codes() == [0, 0]
+        assert launch.lost() == {}
+    finally:
+        launch.stop()
+    assert (tmp_path / "n").read_text() == "4\n"
+
+
+def test_a_server_that_drops_all_connections_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_launch, "_PAUSE_SECONDS", (0.01, 0.05))
+    monkeypatch.setattr(agent_link, "START_SECONDS", 1.0)
+    with pytest.raises(OperationError, match=r"n1 \(h1\): (kex_|no answer within 1 s)"):
+        agent_launch.start(
+            _request(tmp_path, [_reached_after(0), _dropped(tmp_path, 1000)]), is_put_off=lambda said: said == DROPPED
+        )
+    assert int((tmp_path / "n").read_text()) > 2
+
+
+def test_of_a_node_that_is_not_there_in_time_it_is_told_what_was_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_link, "START_SECONDS", 0.5)
+    waits = ("sh", "-c", "echo 'srun: Job 7 step creation temporarily disabled,' >&2; echo retrying >&2; sleep 60")
+    with pytest.raises(OperationError) as raised:
+        agent_launch.start(_request(tmp_path, [waits]))
+    told = "no answer within 0.5 s: srun: Job 7 step creation temporarily disabled, retrying"
+    assert str(raised.value) == f"n0 (h0): {told}"
+
+
+def test_a_python_that_is_too_old_is_named_before_anything_runs(tmp_path: Path) -> None:
+    hello = 'import os, struct, time; text = b\'{{"python": "{}"}}\''
+    says = "os.write(1, struct.pack('>BII', 11, 0, len(text)) + text); time.sleep(60)"
+    versions = ("3.10.12", "3.11.2", "3.10.12", "2.7.18")
+    reaches = [(sys.executable, "-I", "-c", f"{hello.format(one)}; {says} #{i}") for i, one in enumerate(versions)]
+    request = _request(tmp_path, reaches)
+    command = ("/usr/bin/python3", "-P", "-m", "autosync.run", "train.py")
+    with pytest.raises(OperationError) as raised:
+        agent_launch.start(
+            replace(request, processes=tuple(replace(process, command=command) for process in request.processes))
+        )
+    needed = "autosync needs 3.11 or later"
+    assert str(raised.value) == (
+        f"n0 (h0), n2 (h2): /usr/bin/python3 is Python 3.10.12; {needed}; "
+        f"n3 (h3): /usr/bin/python3 is Python 2.7.18; {needed}"
+    )
+
+
+@contextlib.contextmanager
+def _open_files_at_most(number: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if before[1] != resource.RLIM_INFINITY and before[1] < number:
+        pytest.skip(f"no process here can have {number} open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_many_open_files_are_no_hindrance(tmp_path: Path) -> None:
+    """`select.select` takes no descriptor above 1023."""
+    with _open_files_at_most(2000), contextlib.ExitStack() as stack:
+        for _ in range(1100):
+            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        agent_launch.start(_request(tmp_path, [_reached_after(0)])).stop()
+
+
+def test_a_launch_on_many_nodes_may_have_the_files_that_it_needs(tmp_path: Path) -> None:
+    with _open_files_at_most(len(list(Path("/proc/self/fd").iterdir())) + 20):
+        agent_launch.start(_request(tmp_path, [_reached_after(number / 1000) for number in range(8)])).stop()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 500
+
+
+def test_that_this_machine_has_too_many_open_files_is_told_of_the_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_address: str) -> socket.socket:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(agent_launch, "connection_to", refuse)
+    request = _request(tmp_path, [_reached_after(0)])
+    knock = "import os, socket; link = socket.socket(fileno=int(os.environ['AUTOSYNC_CONTROL_DESCRIPTOR']));"
+    knocks = replace(request.processes[0], command=(sys.executable, "-c", f"{knock} link.sendall(b'!'); link.recv(1)"))
+    launch = agent_launch.start(replace(request, processes=(knocks,), control="tcp:127.0.0.1:1"))
+    try:
+        deadline = time.monotonic() + 20
+        while not launch.lost():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        told = launch.lost()[0]
+    finally:
+        launch.stop()
+    assert told.startswith("rank 0 on n0: its connection cannot be taken: Too many open files (this process may have ")
 
 
 HOSTILE = """

@@ -21,7 +21,7 @@ import autosync
 from autosync.errors import InputError, OperationError
 from autosync.launchers.agent_link import BOOT
 from autosync.launchers.request import TrainingScript
-from autosync.launchers.ssh import SshLauncher
+from autosync.launchers.ssh import SshLauncher, _explain, _is_put_off
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import load_cluster, save_cluster
 from autosync.specs.launchers import LAUNCHERS
@@ -81,6 +81,34 @@ def test_an_ssh_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, 
     launcher = SshLauncher()
     with pytest.raises(OperationError, match="no-such-ssh is not installed here"):
         launcher.start(launcher.plan(PLANNED, ("x",), tmp_path))
+
+
+CLOSED = "kex_exchange_identification: Connection closed by remote host\nConnection closed by UNKNOWN port 65535"
+
+
+@pytest.mark.parametrize(
+    ("said", "meaning", "is_put_off"),
+    [
+        (CLOSED, "it takes no new connections for now", True),
+        ("kex_exchange_identification: read: Connection reset by peer", "it takes no new connections for now", True),
+        ("ssh_exchange_identification: Connection closed by remote host", "it takes no new connections for now", True),
+        # What comes before is the reason.
+        (f"channel 0: open failed: connect failed: Connection refused\n{CLOSED}", "no server answers there", False),
+        (f"channel 0: open failed: connect failed: No route to host\n{CLOSED}", "the host cannot be reached", False),
+        (
+            f"channel 0: open failed: administratively prohibited: open failed\nstdio forwarding failed\n{CLOSED}",
+            "the jump host does not lead there",
+            False,
+        ),
+        ("Connection to 10.0.0.1 closed by remote host.", "the connection was lost", False),
+        ("Permission denied (publickey).", "it does not accept a key", False),
+    ],
+)
+def test_what_ssh_says_is_understood(said: str, meaning: str, is_put_off: bool) -> None:
+    process = SshLauncher().plan(PLANNED, ("x",), Path()).processes[0]
+    assert _explain(process, said).startswith(meaning)
+    assert _is_put_off(said) == is_put_off
+    assert ("raise MaxStartups" in _explain(process, said)) == is_put_off
 
 
 def test_the_ssh_launcher_is_known_by_name() -> None:
@@ -302,6 +330,26 @@ def test_the_cluster_can_be_probed(hosts: Any, tmp_path: Path, run: Callable[...
     code, out, err = run("cluster", "probe", "c.yaml", "--json")
     assert code == 0, err
     assert {node["name"] for node in json.loads(out)["cluster"]["calibration"]["nodes"]} == {"n0", "n1", "s0"}
+
+
+@pytest.mark.slow
+def test_many_hosts_behind_a_jump_host_that_drops_connections_are_reached(
+    hosts: Any, bundle: Path, run: Callable[..., tuple[int, str, str]], await_free: Callable[..., None]
+) -> None:
+    n0, *others = (hosts.bed.address(node.name) for node in hosts.cluster.nodes)
+    plain = hosts.config.read_text()
+    hosts.config.write_text(f"Match host {','.join(others)}\n  ProxyJump {n0}\n{plain}")
+    try:
+        # No more than one connection at a time may be about to log in.
+        hosts.restart("n0", options=("MaxStartups=1:100:1",))
+        for _ in range(3):
+            code, _, err = run("launch", bundle, "--", "true")
+            assert code == 0, err
+        assert "MaxStartups" in (hosts.folder / "n0.sshd").read_text()
+    finally:
+        hosts.config.write_text(plain)
+        hosts.restart("n0")
+    await_free()
 
 
 SLOW_TASK = """
