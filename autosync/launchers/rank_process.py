@@ -20,6 +20,17 @@ from autosync.launchers.network_interface import find_interface
 
 CONTROL_VARIABLE = "AUTOSYNC_CONTROL_DESCRIPTOR"
 SET_DEATH_SIGNAL, SET_SUBREAPER = 1, 36
+JOB_VARIABLE = "SLURM_JOB_ID"
+_IN_SLURM = {
+    "SLURM_PROCID": "RANK",
+    "SLURM_LOCALID": "LOCAL_RANK",
+    "SLURM_NTASKS": "WORLD_SIZE",
+    "SLURM_NPROCS": "WORLD_SIZE",
+    "SLURM_NTASKS_PER_NODE": "LOCAL_WORLD_SIZE",
+    "SLURM_NODEID": "GROUP_RANK",
+    "SLURM_NNODES": "GROUP_WORLD_SIZE",
+}
+"""Slurm's names for a rank's place in the training, each with torchrun's name."""
 
 
 class RankProcess:
@@ -27,6 +38,10 @@ class RankProcess:
 
     def __init__(self, request: dict[str, Any], files: dict[str, str]) -> None:
         environment = dict(os.environ, **files)
+        if JOB_VARIABLE in environment:
+            # Within a job of Slurm they tell of the agent: each rank would take itself for the only one.
+            given = request["environment"]
+            environment.update({name: given[same] for name, same in _IN_SLURM.items() if same in given})
         environment.update(request["environment"])
         if "GLOO_SOCKET_IFNAME" not in environment:
             interface = find_interface(request["addresses"])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import select
 import shlex
 import shutil
 import subprocess
@@ -24,10 +23,11 @@ from typing import Literal
 from autosync.errors import InputError, OperationError
 from autosync.launchers import agent_launch
 from autosync.launchers.agent_launch import AgentLaunch
-from autosync.launchers.agent_link import boot_command
+from autosync.launchers.agent_link import boot_command, can_read
 from autosync.launchers.allocation_process import AllocationProcess
 from autosync.launchers.environment import command_processes, first_node, python_of, script_processes
 from autosync.launchers.messages import no_python_message
+from autosync.launchers.rank_process import JOB_VARIABLE
 from autosync.launchers.redaction import Redaction
 from autosync.launchers.request import LaunchRequest, Process, TrainingScript, batch_words
 from autosync.launchers.shared_resources import SharedResources
@@ -35,11 +35,20 @@ from autosync.specs.cluster import ClusterSpec
 
 OPTIONS_VARIABLE = "AUTOSYNC_SLURM"
 """The variable with more options of the allocation, for example `--partition=gpu --time=2:00:00`."""
-JOB_VARIABLE = "SLURM_JOB_ID"
-
+OF_TASKS = (
+    "SLURM_CPUS_PER_GPU",
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_GPUS",
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_NTASKS_PER_GPU",
+    "SLURM_TRES_PER_TASK",
+    "SRUN_CPUS_PER_TASK",
+)
+"""Variables of a job that srun takes for its own options. An agent is one task, and its ranks need the whole node."""
 QUERY_SECONDS = 10.0
 STATE_SECONDS = 6.0
 """The time that Slurm has to say why a job is ending."""
+_SRUN = ("srun", "--overlap", "--nodes=1", "--ntasks=1")
 _ENDING = "COMPLETING"
 _NODE_FAILED = "NODE_FAIL"
 _WAIT = "echo $SLURM_JOB_ID; exec cat"
@@ -155,6 +164,9 @@ def _hosts(cluster: ClusterSpec) -> str:
 
 
 def _request(cluster: ClusterSpec, processes: Sequence[Process], files: Mapping[str, Path]) -> SlurmRequest:
+    of_tasks = {name: os.environ[name] for name in OF_TASKS if name in os.environ}
+    without = [word for name in of_tasks for word in ("-u", name)]
+    srun = (*(("env", *without) if without else ()), *_SRUN)
     boot = ("--unbuffered", "--cpu-bind=none", "--mpi=none", *boot_command(python_of(cluster)))
     return SlurmRequest(
         cluster=cluster,
@@ -163,7 +175,10 @@ def _request(cluster: ClusterSpec, processes: Sequence[Process], files: Mapping[
         files=files,
         processes=tuple(
             replace(
-                process, reach=("srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={process.host}", *boot)
+                process,
+                # Scripts may read them, though srun must not.
+                environment={**of_tasks, **process.environment},
+                reach=(*srun, f"--nodelist={process.host}", *boot),
             )
             for process in processes
         ),
@@ -172,8 +187,9 @@ def _request(cluster: ClusterSpec, processes: Sequence[Process], files: Mapping[
 
 def _in_job(process: Process, job: str, addresses: Mapping[str, str]) -> Process:
     """Return the process as part of a job, with Slurm's address of its node."""
-    srun, *rest = process.reach
-    return replace(process, host=addresses[process.node], reach=(srun, f"--jobid={job}", *rest))
+    place = process.reach.index("srun") + 1
+    reach = (*process.reach[:place], f"--jobid={job}", *process.reach[place:])
+    return replace(process, host=addresses[process.node], reach=reach)
 
 
 # The allocation.
@@ -196,7 +212,7 @@ class _SlurmAllocation:
 
     def _await_job(self) -> str:
         """Wait for the allocation as long as the queue takes, and return the job's id."""
-        while not select.select([self._process.stdout], [], [], 0.5)[0]:
+        while not can_read(self._process.stdout.fileno(), 0.5):
             pass
         job = self._process.stdout.readline().decode().strip()
         if not job:

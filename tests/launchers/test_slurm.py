@@ -18,7 +18,7 @@ import pytest
 from autosync.errors import InputError
 from autosync.launchers.agent_link import BOOT
 from autosync.launchers.request import TrainingScript
-from autosync.launchers.slurm import SlurmLauncher
+from autosync.launchers.slurm import OF_TASKS, SlurmLauncher, _in_job
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import save_cluster
 from autosync.specs.launchers import LAUNCHERS
@@ -35,6 +35,12 @@ PLANNED = ClusterSpec(
     launcher="slurm",
     python="/opt/torch/bin/python",
 )
+
+
+@pytest.fixture(autouse=True)
+def _outside_of_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in OF_TASKS:
+        monkeypatch.delenv(name, raising=False)
 
 
 def test_the_batch_script_is_printed_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,6 +141,18 @@ def test_options_that_no_script_can_hold_are_refused(given: str, words: str, mon
         SlurmLauncher().plan(PLANNED, ("x",), Path())
 
 
+def test_options_of_a_jobs_tasks_are_none_of_the_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("SLURM_GPUS_PER_TASK", "1")
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
+    process = SlurmLauncher().plan(PLANNED, ("x",), Path()).processes[0]
+    without = ("env", "-u", "SLURM_CPUS_PER_TASK", "-u", "SLURM_GPUS_PER_TASK")
+    assert process.reach[:7] == (*without, "srun", "--overlap")
+    # Scripts read them for the number of their loaders.
+    assert process.environment["SLURM_CPUS_PER_TASK"] == "8"
+    assert _in_job(process, "17", {"a": "10.0.0.1"}).reach[:7] == (*without, "srun", "--jobid=17")
+
+
 def test_the_slurm_launcher_is_known_by_name() -> None:
     assert LAUNCHERS.get("slurm") is SlurmLauncher
 
@@ -165,6 +183,23 @@ def test_an_allocation_that_is_there_is_used(
     _, err = inside.communicate(timeout=100)
     assert "error: rank 1 on n1: exit code 7" in err
     assert _count_jobs(hosts) == before + 1
+    await_free()
+
+
+TELL = "echo $SLURM_PROCID of $SLURM_NTASKS, $SLURM_LOCALID of $SLURM_NTASKS_PER_NODE, $SLURM_CPUS_PER_TASK"
+
+
+@pytest.mark.slow
+def test_ranks_within_a_job_have_their_place_in_the_training(
+    hosts: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]], await_free: Callable[..., None]
+) -> None:
+    allocation = ("salloc", "--nodes=2", "--ntasks-per-node=1", "--exclusive", "--quiet")
+    # Without these, srun would refuse what no node has.
+    job = ("env", "SLURM_GPUS=8", "SLURM_TRES_PER_TASK=cpu:7", "SLURM_CPUS_PER_TASK=7", "SRUN_CPUS_PER_TASK=7")
+    inside = start("launch", bundle, "--", "sh", "-c", TELL, within=(*allocation, *job))
+    out, err = inside.communicate(timeout=100)
+    assert inside.returncode == 0, err
+    assert sorted(out.splitlines()) == ["n0 rank 0 | 0 of 2, 0 of 1, 7", "n1 rank 1 | 1 of 2, 0 of 1, 7"]
     await_free()
 
 
