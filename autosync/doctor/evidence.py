@@ -225,14 +225,15 @@ class LinkRate:
 class Evidence:
     """The evidence of all ranks. `nodes` names the node of each rank. All ranks have the same number of steps.
 
-    If `links` is empty, their rates are unknown, and `doubt` says why. `wrong_interfaces` holds warnings of the probe,
-    each with its node.
+    If `links` is empty, their rates are unknown, and `doubt` says why. `is_probed` says whether a probe has measured
+    the cluster after these steps, and `wrong_interfaces` holds its warnings, each with its node.
     """
 
     ranks: tuple[RankEvidence, ...]
     nodes: tuple[str, ...]
     links: tuple[LinkRate, ...] = ()
     doubt: str = ""
+    is_probed: bool = False
     wrong_interfaces: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:

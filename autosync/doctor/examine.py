@@ -99,7 +99,8 @@ def _with_links(
         doubt = "these processors were too busy for the links to be measured"
         return replace(evidence, links=link_rates(cluster), doubt=doubt), cluster
     wrong = tuple((one.subject, one.message) for one in probed.findings if one.kind == "interface")
-    return replace(evidence, links=link_rates(probed.cluster), wrong_interfaces=wrong), probed.cluster
+    links = link_rates(probed.cluster)
+    return replace(evidence, links=links, is_probed=True, wrong_interfaces=wrong), probed.cluster
 
 
 def _unprobed(*, probes: bool) -> str:

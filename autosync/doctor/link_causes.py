@@ -55,8 +55,10 @@ def _slowest(case: WatchedCase, kind: Literal["node", "uplink"], name: str) -> C
     lowest = min(link.rate for link in evidence.links)
     share = worst.rate / worst.expected
     if share >= _SLOW or worst.rate > lowest / _SLOW:
-        if not all(link.is_measured for link in links):
-            return Abstention(reason=evidence.doubt or _UNMEASURED)
+        if unmeasured := list(dict.fromkeys(link.subject for link in links if not link.is_measured)):
+            # After a probe: it leaves out the rates of links that it could not fill.
+            unfilled = f"the others cannot fill the {name} of {abbreviated(unmeasured)}, so its rate is not known"
+            return Abstention(reason=evidence.doubt or (unfilled if evidence.is_probed else _UNMEASURED))
         return CauseFinding(seconds=0.0, told=f"no {name} is slower than expected")
     how = "measured" if worst.is_measured else "by the cluster file"
     told = (
@@ -78,12 +80,12 @@ def wrong_interface(case: WatchedCase) -> CauseFinding | Abstention:
         names = abbreviated(list(dict.fromkeys(evidence.nodes[number] for number in strays)))
         told = f"gradients go over {traffic.used} of {names}, where the launcher chose {traffic.chosen}"
         return CauseFinding(seconds=case.timing.exposed, told=told, subject=names)
-    if not evidence.wrong_interfaces:
-        if evidence.links and all(link.is_measured for link in evidence.links):
-            return CauseFinding(seconds=0.0, told="each node uses the interface that it should")
-        return Abstention(reason=evidence.doubt or "the interfaces were not watched")
-    node, message = evidence.wrong_interfaces[0]
-    return CauseFinding(seconds=case.timing.exposed, told=f"{node}: {message}", subject=node)
+    if evidence.wrong_interfaces:
+        node, message = evidence.wrong_interfaces[0]
+        return CauseFinding(seconds=case.timing.exposed, told=f"{node}: {message}", subject=node)
+    if evidence.is_probed:
+        return CauseFinding(seconds=0.0, told="each node uses the interface that it should")
+    return Abstention(reason=evidence.doubt or "the interfaces were not watched")
 
 
 def _is_astray(rank: RankEvidence) -> bool:

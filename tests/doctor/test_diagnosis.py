@@ -43,7 +43,8 @@ def test_healthy_ranks_give_no_alarm(work: Any, ranks: Any, num: int, size: floa
         for _ in range(num)
     ]
     clocks = [data.draw(clock) for _ in range(num)]
-    found = diagnose(ranks(works=works, clocks=clocks, rate=1e12, latency=1e-6).evidence(links=_links(num)))
+    trained = ranks(works=works, clocks=clocks, rate=1e12, latency=1e-6)
+    found = diagnose(trained.evidence(links=_links(num), is_probed=True))
     assert found.primary.name == "compute"
     assert found.primary.share > 0.85
     assert found.unknown == {}
@@ -150,6 +151,21 @@ def test_a_slow_link_of_the_cluster_file_is_one_though_not_measured(work: Any, r
     equal = tuple(replace(link, is_measured=False) for link in _links(3))
     found = diagnose(ranks(works=[work()] * 3, rate=3e7).evidence(links=equal, doubt="no time"))
     assert found.unknown["slow_link"] == "no time"
+
+
+def test_a_link_that_the_others_cannot_fill_is_named(work: Any, ranks: Any) -> None:
+    wide, *others = _links(4)
+    links = (replace(wide, rate=4e9, expected=4e9, is_measured=False), *others)
+    found = diagnose(ranks(works=[work()] * 4, rate=3e7).evidence(links=links, is_probed=True))
+    assert found.unknown["slow_link"] == "the others cannot fill the link of n0, so its rate is not known"
+    assert "wrong_interface" not in found.unknown
+
+
+def test_interfaces_are_not_known_from_rates_that_stand_in_the_cluster_file(work: Any, ranks: Any) -> None:
+    doubt = "--no-probe was given, so the links were not measured"
+    found = diagnose(ranks(works=[work()] * 3, rate=3e7).evidence(links=_links(3), doubt=doubt))
+    assert "slow_link" not in found.unknown
+    assert found.unknown["wrong_interface"] == doubt
 
 
 def _with_traffic(evidence: Evidence, **traffic: InterfaceTraffic) -> Evidence:

@@ -11,9 +11,13 @@ from typing import Any
 
 import pytest
 
-from autosync.doctor.examine import examine
+from autosync.doctor.examine import _with_links, examine
 from autosync.errors import InputError
+from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import load_cluster
+from autosync.trials import probe as room
+from autosync.trials.probe import Probed
+from tests.helpers.probed_clusters import probed
 
 SCRIPT = Path(__file__).parent / "scripts" / "planted.py"
 LIMIT_SECONDS = 120.0
@@ -70,3 +74,19 @@ def test_a_replay_on_gpus_is_refused(tmp_path: Path) -> None:
     cluster = replace(load_cluster("local-2"), backend="nccl")
     with pytest.raises(InputError, match=r"ncf_small on local-2, whose backend is nccl \(doctor watches"):
         examine(cluster, target="ncf_small", num_steps=2, seconds=1.0, probes=False, folder=tmp_path)
+
+
+def test_what_a_probe_has_measured_is_known_to_be_so(work: Any, ranks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = {f"n{number}": 1e8 for number in range(3)}
+    nodes = tuple(Node(name=name, host=name, bandwidth_out=rate, bandwidth_in=rate) for name, rate in rates.items())
+    cluster = ClusterSpec(name="three", nodes=nodes, launcher="ssh")
+    measured = Probed(cluster=probed(cluster, rates, {}), findings=(), seconds=1.0)
+    monkeypatch.setattr(room, "probe", lambda *_, **__: measured)
+    watched = ranks(works=[work()] * 3, rate=3e7).evidence()
+    evidence, _ = _with_links(watched, cluster, probes=True, progress=lambda _: None)
+    assert evidence.is_probed
+    assert all(link.is_measured for link in evidence.links)
+    # Rates that stand in the file are measured too, at another time.
+    evidence, _ = _with_links(watched, measured.cluster, probes=False, progress=lambda _: None)
+    assert all(link.is_measured for link in evidence.links)
+    assert not evidence.is_probed
