@@ -198,6 +198,13 @@ class Observation:
                 "the script has frozen or thawed parameters in the steps that were observed: which of them a strategy "
                 f"has to synchronise is not known (set requires_grad before the first step, or {_ELSE})"
             )
+        if self._order.updates_by_local:
+            raise OperationError(
+                "DistributedDataParallel does not synchronise the last backward pass before an update of the script: "
+                "it synchronises the first one after a forward pass of its own outside of no_sync, and no other. Each "
+                "rank updates with gradients of its own then, and no strategy does that (add losses up for one "
+                "backward pass, and have the last one of a step outside of no_sync)"
+            )
         if self.num_steps <= 1 + WARMUP_STEPS:
             raise OperationError(
                 "no backward pass brought gradients to the parameters of the model that the script wraps in "

@@ -33,6 +33,10 @@ class StepOrder:
         # Of the step under way.
         self._has_passes = False
         self._is_synchronised = False
+        # Whether the gradients of the last backward pass are this rank's own.
+        self._are_local = False
+        self.updates_by_local = False
+        """Whether DDP has not synchronised the last backward pass before an update."""
         self._stepped: list[weakref.ref[torch.optim.Optimizer]] = []
         # Whether the backward pass under way has found gradients.
         self._are_there = False
@@ -53,11 +57,13 @@ class StepOrder:
         if self._is_synchronised and (self._are_there or self._stepped):
             self._found[PASSES] = None
         self._has_passes = True
+        self._are_local = not self._forward_syncs
         self._is_synchronised |= self._forward_syncs
         self._forward_syncs = self._are_there = False
 
     def update_begins(self) -> None:
         """An optimizer's update begins."""
+        self.updates_by_local |= self._are_local
         if not self._has_passes and self._uses.are_there():
             self._found[_UPDATES] = None
 

@@ -112,6 +112,13 @@ def _accumulates(training: Training, _: int) -> None:
     training.step()
 
 
+def _decays_by_a_pass_before_the_first(training: Training, _: int) -> None:
+    training.zero()
+    torch.stack([one.square().sum() for one in training.model.parameters()]).sum().backward()
+    training.loss().backward()
+    training.step()
+
+
 def _throws_a_pass_away(training: Training, _: int) -> None:
     for _ in range(2):
         training.zero()
@@ -137,6 +144,7 @@ def _trains_another_model(training: Training, _: int) -> None:
         _zeroes_late,
         _zeroes_after_each,
         _accumulates,
+        _decays_by_a_pass_before_the_first,
         _throws_a_pass_away,
         _trains_another_model,
     ],
@@ -241,6 +249,35 @@ def test_steps_without_a_backward_pass_are_refused() -> None:
         training.step()
 
     with pytest.raises(OperationError, match=r"no backward pass brought gradients .*autograd\.grad brings none"):
+        _seen(step)
+
+
+def _two_losses_of_one_pass(training: Training, _: int) -> None:
+    training.zero()
+    loss = training.loss()
+    loss.backward(retain_graph=True)
+    (0.1 * loss).backward()
+    training.step()
+
+
+def _decays_by_a_pass_of_its_own(training: Training, number: int) -> None:
+    training.zero()
+    training.loss().backward()
+    if number == NUM_STEPS - 1:
+        torch.stack([one.square().sum() for one in training.model.parameters()]).sum().backward()
+    training.step()
+
+
+def _steps_within_no_sync(training: Training, _: int) -> None:
+    training.zero()
+    with training.model.no_sync():
+        training.loss().backward()
+    training.step()
+
+
+@pytest.mark.parametrize("step", [_two_losses_of_one_pass, _decays_by_a_pass_of_its_own, _steps_within_no_sync])
+def test_updates_by_gradients_that_ddp_does_not_synchronise_are_refused(step: Callable[[Training, int], None]) -> None:
+    with pytest.raises(OperationError, match="does not synchronise the last backward pass before an update"):
         _seen(step)
 
 

@@ -120,6 +120,7 @@ def refuse_local_gradients(*, are_local: bool) -> None:
     """Refuse a step of the user's optimizer if gradients are this rank's own and not synchronised."""
     if are_local:
         raise OperationError(
-            "optimizer.step() was called without a synchronised backward pass before it: the gradients are those of "
-            "this rank alone, accumulated under no_sync (the last backward pass of a step goes outside)"
+            "optimizer.step() was called without a synchronised backward pass before it: the last one was under "
+            "no_sync, or under DistributedDataParallel another one after the same forward pass, and its gradients are "
+            "those of this rank alone (the last backward pass of a step follows a forward pass outside of no_sync)"
         )
