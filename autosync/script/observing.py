@@ -143,7 +143,8 @@ class Observation:
         if self._update_marks:
             self._update_seconds += self._clock.seconds([*self._update_marks, self._clock.mark()])[0]
             self._update_marks = []
-        if self._sees_uses:
+        if _CLOSURE not in self._reasons:
+            # After the first step too: a script that logs gradients now and then begins with it.
             self.uses.watch()
 
     def step_ends(self, *, has_update: bool = True) -> None:
@@ -160,7 +161,7 @@ class Observation:
 
     @property
     def _sees_uses(self) -> bool:
-        """Whether gradients are watched: not in the first step, and not where the optimizer's step computes them."""
+        """Whether gradients of passes are watched: not in the first step, nor where an optimizer's step makes them."""
         return self.num_steps >= 1 and _CLOSURE not in self._reasons
 
     def _close_microstep(self) -> None:

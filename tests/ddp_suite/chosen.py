@@ -10,6 +10,7 @@ SLICE: tuple[str, ...] = (
     "local_steps_between",
     "plain",
     "keeps_views_of_gradients",
+    "reads_gradients_after_the_step",
     "keeps_a_storage",
     "reads_by_vmap",
     "many_steps",

@@ -310,6 +310,12 @@ def _reads_before_the_pass(training: Training, _: int) -> None:
     training.step()
 
 
+def _reads_after_the_first_step(training: Training, number: int) -> None:
+    _between(lambda _: None)(training, number)
+    if number == 0:
+        training.first.weight.grad.norm()
+
+
 def _steps_in_turn(training: Training, number: int) -> None:
     training.zero()
     training.loss().backward()
@@ -341,6 +347,7 @@ _LOST = "it drops some gradients, or sets them to zero, before the update"
         (_never_zeroes, "its backward pass adds to gradients of the step before"),
         (_steps_without_a_pass, "it updates twice with the same gradients"),
         (_reads_before_the_pass, "it reads gradients (norm)"),
+        (_reads_after_the_first_step, "it reads gradients (norm)"),
         (_steps_in_turn, "its optimizers do not all step once in each step"),
         (_one_steps_twice, "its optimizers do not all step once in each step"),
         (_between(_drops_one), _LOST),

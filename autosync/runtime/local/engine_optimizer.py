@@ -36,6 +36,8 @@ class EngineOptimizer:
         self.users = users
         self.entries = None if users is None else Entries(users)
         self.options = Options()
+        self.changed_gradients: int | None = None
+        """The last iteration in which an update has changed gradients, as that of some classes does."""
 
     @classmethod
     def of_user(cls, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]) -> EngineOptimizer:

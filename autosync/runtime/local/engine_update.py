@@ -159,9 +159,13 @@ class EngineUpdate:
         self._bind_states()
         if self._are_rows:
             self._bind_rows(iteration)
+            _step(self._optimizer)
         else:
-            self._bind_gradients(iteration, scale)
-        _step(self._optimizer)
+            gradients = self._bind_gradients(iteration, scale)
+            before = gradients._version  # noqa: SLF001 - torch counts changes there
+            _step(self._optimizer)
+            if gradients._version != before:  # noqa: SLF001 - the same
+                self._source.changed_gradients = iteration
         for piece in self._pieces:
             piece.value.grad = None
         self._share_new_states()
@@ -193,8 +197,10 @@ class EngineUpdate:
             ):
                 ours["foreach"] = True
 
-    def _bind_gradients(self, iteration: int, scale: float) -> None:
-        gradients = self._memory.view(self._operation.inputs, iteration)
+    def _bind_gradients(self, iteration: int, scale: float) -> torch.Tensor:
+        """Give our parameters the gradients of an iteration; return the tensor that these are parts of."""
+        # By `data`, changes through other tensors with this memory are not counted in it.
+        gradients = self._memory.view(self._operation.inputs, iteration).data
         places = [slice(piece.at, piece.at + piece.num_elements) for piece in self._pieces]
         absent = absent_among(gradients, places)
         if scale != 1.0:
@@ -203,6 +209,7 @@ class EngineUpdate:
             # Like the user's optimizer, ours leaves alone variables without a gradient.
             gradient = None if is_absent else gradients[place].view(piece.value.shape)
             piece.value.grad = None if gradient is None else self._as_taken(gradient)
+        return gradients
 
     def _as_taken(self, gradient: torch.Tensor) -> torch.Tensor:
         """Return a gradient in the form that the optimizer takes: dense, or sparse as torch would have made it."""

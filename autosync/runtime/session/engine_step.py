@@ -131,6 +131,7 @@ class EngineStep:
 
     def prepare(self) -> None:
         """Prepare for a step's gradients: wait until the previous ones are read, and follow the script's changes."""
+        self._whole.close()
         self.follow_reloaded()
         self.guard.backward_begins()
         # Buffers that earlier iterations still read must not be overwritten.
@@ -153,10 +154,10 @@ class EngineStep:
         if self._servers is not None:
             self._servers.refuse_changes()
         self.guard.step_begins()
-        self._whole.end()
         if self.pending is not None:
             self._shared = self.pending.shared()
         scale = self.declared.end(is_skipped=is_skipped)
+        self._whole.end(is_skipped=scale.is_skipped, factor=self.declared.factor)
         if self._execution.optimizer is not None:
             self._execution.optimizer.note(self._engine.iteration, scale, self.turns.options())
         if not scale.is_skipped:

@@ -2,13 +2,16 @@
 
 Where every worker makes the whole update of a variable, each has the whole averaged gradient as soon as the messages
 have arrived. A script that reads it waits for them, and gets a copy in the form of its parameter. What it changes in
-the copy is given back to the engine before the step, as a change of `p.grad` counts under stock DDP.
+the copy is given back to the engine before the step, as a change of `p.grad` counts under stock DDP. After the step a
+script waits for the updates, which leave the gradients as the script has scaled and clipped them. They stay until the
+first gradient of the next synchronised pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -35,14 +38,16 @@ class _Piece:
 
 
 class WholeGradients:
-    """The whole gradients of a step, from the end of its backward pass to the call of its step."""
+    """The whole gradients of a step, from the end of its backward pass to the next pass that brings others."""
 
     def __init__(self, plan: Plan, execution: Execution, engine: Engine) -> None:
         self._plan = plan
         self._travelling = execution.travelling
         self._memory = execution.memory
         self._engine = engine
-        self._is_open = False
+        self._optimizer = execution.optimizer
+        # Before the step, after it or after it was skipped; gone: the engine's buffers are in use again.
+        self._state: Literal["open", "updated", "skipped", "gone"] = "gone"
         # Norms for clipping are those of the gradients as they came.
         self._may_change = not has_norms(plan)
         self._pieces = {name: pieces for name, pieces in _pieces_of(plan).items() if _are_everywhere(plan, pieces)}
@@ -53,14 +58,20 @@ class WholeGradients:
 
     def begin(self) -> None:
         """The gradients of a step are on their way, or there."""
-        self._is_open = True
+        self._state = "open"
         self._last = self._engine.iteration
         self._factor = 1.0
         self._copies.clear()
 
     def forget(self) -> None:
         """Forget the last step, because iteration numbers will be used again."""
+        self.close()
         self._last = None
+
+    def close(self) -> None:
+        """The gradients of another step come, and take the place of the last ones."""
+        self._state = "gone"
+        self._copies.clear()
 
     def were_there(self, names: Iterable[str]) -> list[str]:
         """Return those of some variables of which any rank had a gradient in the last step; the step must be over.
@@ -72,18 +83,30 @@ class WholeGradients:
 
     def read(self, name: str) -> torch.Tensor | None:
         """Wait for a variable's gradient and return a copy, the same one each time; None if this rank has none."""
-        if not self._is_open or self._travelling is not None or name not in self._pieces:
+        if self._state == "gone" or self._travelling is not None or name not in self._pieces:
             return None
         if name not in self._copies:
-            self._engine.wait_operations(self._awaited(name))
-            if not self._was_used(name, self._engine.iteration):
+            assert self._last is not None, "there are gradients"
+            if not self._is_whole(name) or not self._was_used(name, self._last):
                 return None
             self._copies[name] = self._copied(name)
         return self._copies[name]
 
+    def _is_whole(self, name: str) -> bool:
+        """Wait for a variable's gradient; after the step, for the updates. Return whether it is as the script has it."""
+        if self._state == "open":
+            self._engine.wait_operations(self._awaited(name))
+            return True
+        source = self._optimizer
+        # What no optimizer holds is neither scaled nor clipped. While an optimizer's step runs, nothing is certain.
+        if source is None or name not in source.group_of or self._engine.iteration == self._last:
+            return False
+        self._engine.wait_done(iterations_back=1)
+        return source.changed_gradients != self._last
+
     def scale(self, factor: float) -> None:
         """Have the copies follow what the script's scaling and clipping makes of gradients: `factor` in all so far."""
-        if factor == self._factor:
+        if factor == self._factor or self._state == "updated":
             return
         for name in self._changed():
             raise _change_refused(name)
@@ -92,14 +115,17 @@ class WholeGradients:
             # Not the copy times a ratio: it must have the bits that `_changed` compares it with.
             copy.copy_(self._copied(name))
 
-    def end(self) -> None:
-        """Give changed gradients back to the engine, whose updates begin."""
-        self._is_open = False
+    def end(self, *, is_skipped: bool, factor: float) -> None:
+        """Give changed gradients back to the engine, whose updates begin: they multiply gradients by `factor`."""
         for name in self._changed():
             if not self._may_change:
                 raise _change_refused(name)
             self._give_back(name, self._copies[name])
-        self._copies.clear()
+        if factor != self._factor:
+            # The optimizer's own step undoes the scale.
+            self._factor = factor
+            self._copies.clear()
+        self._state = "skipped" if is_skipped else "updated"
 
     def _changed(self) -> list[str]:
         """Return the variables whose copies the script has changed."""
@@ -137,7 +163,8 @@ class WholeGradients:
             for piece, values in pieces:
                 flat[piece.start : piece.start + piece.num_elements] = values
             place.copy_(flat.view(place.shape))
-        return made.mul_(self._factor) if self._factor != 1.0 else made
+        # Updates have done so in the buffers.
+        return made if self._factor == 1.0 or self._state == "updated" else made.mul_(self._factor)
 
     @torch.no_grad()
     def _give_back(self, name: str, changed: torch.Tensor) -> None:
@@ -148,8 +175,9 @@ class WholeGradients:
                 values.copy_(flat[piece.start : piece.start + piece.num_elements]).add_(0.0)
 
     def _by_part(self, name: str) -> dict[int, list[tuple[_Piece, torch.Tensor]]]:
+        assert self._last is not None, "there are gradients"
         found: dict[int, list[tuple[_Piece, torch.Tensor]]] = {}
-        for piece, values in self._buffers(name, self._engine.iteration):
+        for piece, values in self._buffers(name, self._last):
             found.setdefault(piece.part, []).append((piece, values))
         return found
 

@@ -130,6 +130,40 @@ def keeps_arrays_of_gradients(e: Env) -> Values:
     return _keeps_gradients(e, lambda gradient: gradient.numpy())
 
 
+def _reads_after_the_step(e: Env, made: Any, *, clips: bool = False) -> Values:
+    """Read the gradients of each second step after it, and once more when the next forward pass has been made."""
+    run, found = e.start(made), []
+    for number in range(5):
+        loss = run.loss()
+        if number % 2:
+            found.append([_gradient(p).sum() for p in run.parameters()])
+        run.optimizer.zero_grad()
+        loss.backward()
+        if clips:
+            torch.nn.utils.clip_grad_norm_(run.model.parameters(), 0.1)
+        run.optimizer.step()
+        if number % 2 == 0:
+            found.append([_gradient(p).clone() for p in run.parameters()])
+    return {"found": found, **run.values()}
+
+
+@behaviour
+def reads_gradients_after_the_step(e: Env) -> Values:
+    return _reads_after_the_step(e, task(optimizer=momentum))
+
+
+@behaviour
+def reads_clipped_gradients_after_the_step(e: Env) -> Values:
+    return _reads_after_the_step(e, task(optimizer=momentum, clip_norm=0.1), clips=True)
+
+
+@behaviour
+def reads_gradients_after_a_step_that_changes_them(e: Env) -> Values:
+    """As torch's own SGD does with Nesterov momentum, if it updates many tensors at once."""
+    nesterov = lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, nesterov=True)  # noqa: E731 - the only use
+    return _reads_after_the_step(e, task(optimizer=nesterov))
+
+
 @behaviour
 def adds_gradients_of_two_passes(e: Env) -> Values:
     """As scripts that balance two losses do: the gradients of the first pass are kept while the second one runs."""
