@@ -9,6 +9,8 @@ SLICE: tuple[str, ...] = (
     "declared_accumulation",
     "local_steps_between",
     "plain",
+    "adds_gradients_of_two_passes",
+    "keeps_gradients",
     "keeps_views_of_gradients",
     "reads_gradients_after_the_step",
     "keeps_a_storage",

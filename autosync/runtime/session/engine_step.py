@@ -21,7 +21,7 @@ from autosync.runtime.session.clipping_and_scaling import Declared
 from autosync.runtime.session.optimizer_guard import Owned
 from autosync.runtime.session.optimizer_steps import Turns
 from autosync.runtime.session.pending_parameters import Awaited
-from autosync.runtime.session.sealed_gradients import Seals
+from autosync.runtime.session.seals import Seals
 from autosync.runtime.session.unrepeatable import Unrepeatable
 from autosync.runtime.session.variable_roles import VariableRoles
 from autosync.runtime.session.whole_gradients import WholeGradients
@@ -131,6 +131,7 @@ class EngineStep:
 
     def prepare(self) -> None:
         """Prepare for a step's gradients: wait until the previous ones are read, and follow the script's changes."""
+        self.seals.part_from_held()
         self._whole.close()
         self.follow_reloaded()
         self.guard.backward_begins()

@@ -5,13 +5,16 @@ gradient, if this rank has the whole of it (`whole_gradients`); else it is refus
 parameter has no gradient. It may set it to zero as well: then sealed zeros stand in its place, because they are zeros
 in the next step if no rank uses their variable. And torch's own functions may do to it what the task declares for all
 gradients, clipping and loss scaling, without a wait for every gradient: see `clipping_and_scaling`.
+
+One object stands for a variable's gradients of all passes. If the script holds it when the gradient of another pass
+comes, it keeps a copy of the old one for good, and a new object takes its place.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 
@@ -30,13 +33,30 @@ _CONVERTS = frozenset({"to", "type", "float", "double", "half", "bfloat16", "cpu
 _UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"
 
 
+class Sealing(Protocol):
+    """What a seal asks of the seals of its model."""
+
+    declared: Declared
+    whole: WholeGradients
+
+    @property
+    def zeros(self) -> Mapping[str, SealedGradient]:
+        """The seals that stand for zeros."""
+
+    def norm(self, gradients: Sequence[SealedGradient]) -> torch.Tensor:
+        """Return the norm of all gradients."""
+
+
 class SealedGradient(torch.Tensor):
     """Stands for a variable's gradient from the end of backward until it is dropped. It takes no memory."""
 
     variable: str
     is_zero: bool
+    # Of an earlier pass than the last one: the gradient of that pass, if this rank had the whole of it.
+    is_past: bool = False
+    kept: torch.Tensor | None = None
     parameter: weakref.ref[torch.Tensor]
-    whose: weakref.ref[Seals]
+    whose: weakref.ref[Sealing]
 
     @classmethod
     def __torch_function__(cls, function: Any, _: Any, arguments: Any = (), options: Any = None) -> Any:
@@ -49,6 +69,8 @@ class SealedGradient(torch.Tensor):
             if not isinstance(found, torch.Tensor):
                 return found
         given = [one for one in flat(arguments) if isinstance(one, cls)]
+        if any(one.is_past for one in given):
+            return _with_kept(function, given, arguments, options)
         if name in _CHANGES_NOTHING or only_lays_out(name, arguments, options):
             return arguments[0]
         if name in _DROPPED_BY:
@@ -61,14 +83,14 @@ class SealedGradient(torch.Tensor):
                 f"{given[0].variable} is to have another type or place, and the engine trains it as it was when "
                 "training began (release(model) first, and parallelize with a bundle for the model as it is then)"
             )
-        if any(one.is_zero for one in given):
+        if any(one.was_zeroed for one in given):
             raise OperationError(
                 f"the gradient of {given[0].variable} was set to zero after backward, and only the next backward pass "
                 f"may use it; here {name} does (zero_grad() with its default set_to_none=True leaves no gradient)"
             )
         if given and _is_declared(name, given[0].seals.declared):
             return _as_declared(function, name, given, arguments, options)
-        whole = {id(one): one.seals.whole.read(one.variable) for one in _sealed(arguments, options)}
+        whole = {id(one): one.values() for one in _sealed(arguments, options)}
         if whole and name != "__set__" and all(one is not None for one in whole.values()):
             return function(*replaced(arguments, whole), **replaced(options or {}, whole))
         raise OperationError(
@@ -78,12 +100,23 @@ class SealedGradient(torch.Tensor):
         )
 
     @property
-    def seals(self) -> Seals:
-        """The `Seals` of its model."""
+    def seals(self) -> Sealing:
+        """The seals of its model."""
         found = self.whose()
         if found is None:
             raise OperationError(f"the gradient of {self.variable} is left over from training that has ended")
         return found
+
+    @property
+    def was_zeroed(self) -> bool:
+        """Whether the script has set this gradient to zero."""
+        parameter = self.parameter()
+        found = None if parameter is None else parameter.grad
+        return self.is_zero or (isinstance(found, SealedGradient) and found.is_zero)
+
+    def values(self) -> torch.Tensor | None:
+        """Return a copy of the gradient, the same one each time; None if this rank does not have the whole of it."""
+        return self.kept if self.is_past else self.seals.whole.read(self.variable)
 
     def become_zero(self) -> None:
         """Leave the parameter with sealed zeros."""
@@ -132,7 +165,7 @@ class SealedNorm(torch.Tensor):
         if name == _NORM and order_of_norm(arguments, options) == 2.0:
             return first.seals.norm(given[0].gradients)
         if all(len(one.gradients) == 1 for one in given):
-            whole = {id(one): one.gradients[0].seals.whole.read(one.gradients[0].variable) for one in given}
+            whole = {id(one): one.gradients[0].values() for one in given}
             norms = {key: None if one is None else torch.linalg.vector_norm(one) for key, one in whole.items()}
             if all(one is not None for one in norms.values()):
                 return function(*replaced(arguments, norms), **replaced(options or {}, norms))
@@ -145,184 +178,22 @@ class SealedNorm(torch.Tensor):
         return f"<the norm of {len(self.gradients)} gradients that are the engine's>"
 
 
-class Seals:
-    """The sealed gradients of the engine's variables.
-
-    From backward to the step, the engine has the real gradients. After the step the seals stay until the script drops
-    them, as DDP's gradients do: a backward pass cannot add to gradients that were not zeroed. A variable in none of the
-    `optimizer`'s groups gets no seal after the step, because nothing would zero it.
-    """
-
-    def __init__(
-        self,
-        parameters: Mapping[str, torch.nn.Parameter],
-        optimizer: torch.optim.Optimizer,
-        declared: Declared,
-        whole: WholeGradients,
-    ) -> None:
-        self.declared = declared
-        self.whole = whole
-        self._parameters = parameters
-        self._all = {name: self._sealed(name, parameter) for name, parameter in parameters.items()}
-        self.zeros = {name: self._sealed(name, parameter, is_zero=True) for name, parameter in parameters.items()}
-        updated = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        self._updated = {name: None for name, parameter in parameters.items() if id(parameter) in updated}
-        self._lifted: list[str] = []
-        self._lifted_zeros: set[str] = set()
-        # Whether a backward pass has added to gradients that no rank has completely.
-        self.are_spoilt = False
-
-    def _sealed(self, name: str, parameter: torch.Tensor, *, is_zero: bool = False) -> SealedGradient:
-        made = parameter.detach().new_zeros(()).expand(parameter.shape).as_subclass(SealedGradient)
-        made.variable = name
-        made.is_zero = is_zero
-        made.parameter = weakref.ref(parameter)
-        made.whose = weakref.ref(self)
-        return made
-
-    def norm(self, gradients: Sequence[SealedGradient]) -> torch.Tensor:
-        """Return the norm of all gradients, in the widest of their types; refuse any other set of gradients."""
-        given = {id(one) for one in gradients}
-        for name, seal in self._all.items():
-            if id(seal) not in given:
-                raise OperationError(
-                    f"the norm of some gradients without that of {name}: the task clips that of all of them together"
-                )
-        if len(given) > len(self._all):
-            raise OperationError("the norm of several models' gradients: each task clips that of its own")
-        dtype = gradients[0].dtype
-        for one in gradients:
-            dtype = torch.promote_types(dtype, one.dtype)
-        return torch.tensor(self.declared.norm(), dtype=dtype, device=gradients[0].device)
-
-    def seal(self) -> None:
-        """Seal all gradients, when backward has returned."""
-        self._lifted_zeros.clear()
-        for name, parameter in self._parameters.items():
-            parameter.grad = self._all[name]
-
-    def remove(self, names: Collection[str] | None = None) -> None:
-        """Remove the seals when a step begins, so that the user's optimizer skips them; refuse changed gradients.
-
-        `names` are the variables that the optimizer holds, if there are several optimizers.
-        """
-        for name in self._parameters if names is None else names:
-            parameter = self._parameters[name]
-            if parameter.grad is not self._all[name] and not self._take_replaced(name, parameter.grad):
-                kept = "set to zero" if parameter.grad is self.zeros[name] else "replaced"
-                done = "thrown away" if parameter.grad is None else kept
-                raise OperationError(
-                    f"the gradient of {name} was {done} after backward, when the engine had it to update with "
-                    "(zero_grad comes before backward; gradients are changed by operations that the task declares)"
-                )
-            parameter.grad = None
-
-    def _take_replaced(self, name: str, gradient: torch.Tensor | None) -> bool:
-        """Have the engine update with a gradient that the script has put in the place of its own, if it can."""
-        if gradient is None or isinstance(gradient, SealedGradient) or gradient.is_sparse:
-            return False
-        whole = self.whole.read(name)
-        if whole is None:
-            return False
-        whole.copy_(gradient)
-        return True
-
-    def put_back(self, names: Collection[str] | None = None) -> None:
-        """Put the seals back after the step of all optimizers, or of the optimizer that holds `names`."""
-        for name in self._updated if names is None else names:
-            if name in self._updated:
-                self._parameters[name].grad = self._all[name]
-
-    def lift(self) -> None:
-        """Take the seals off when a backward pass begins, because nothing can be added to them."""
-        for name, parameter in self._parameters.items():
-            if parameter.grad is self._all[name]:
-                parameter.grad = None
-                self._lifted.append(name)
-            elif parameter.grad is self.zeros[name]:
-                parameter.grad = None
-                self._lifted_zeros.add(name)
-        if not self._lifted:
-            self.are_spoilt = False
-
-    def spoil(self) -> bool:
-        """Note that gradients come; return whether they would be added to existing ones that no rank has completely.
-
-        This does no harm if the script drops all of them before they are used, as in the turn of another model.
-        """
-        self.are_spoilt = bool(self._lifted)
-        return self.are_spoilt
-
-    def refuse_lifted(self) -> None:
-        """Refuse gradients that are only to accumulate, if sealed gradients are there already."""
-        if self._lifted:
-            raise OperationError(self._added_to(self._lifted[0]))
-
-    def taken_zeros(self) -> frozenset[str]:
-        """Return the variables whose gradients are zeros when a pass begins; the caller puts real zeros there."""
-        self.lift()
-        taken = frozenset(self._lifted_zeros)
-        self._lifted_zeros.clear()
-        return taken
-
-    def refuse_zeroed(self) -> None:
-        """Refuse a step after gradients were set to zero: it may change parameters, unlike a step without gradients."""
-        if any(parameter.grad is self.zeros[name] for name, parameter in self._parameters.items()):
-            raise OperationError(
-                f"the gradient of {next(iter(self._parameters))} was set to zero after backward, and the optimizer "
-                "steps: momentum and decay would move the parameter, and the engine has no such gradient to update "
-                "with (zero_grad() with its default set_to_none=True leaves parameters as they are)"
-            )
-
-    def refuse_spoilt(self) -> None:
-        """Refuse the use of gradients that were added to others and are still there."""
-        if self.are_spoilt and not self.are_gone():
-            raise OperationError(self._added_to(next(iter(self._parameters))))
-
-    def _added_to(self, name: str) -> str:
-        return (
-            f"the gradient of {name} was there already when a backward pass added to it, and nothing can be added: the "
-            "whole of it is where the variable is updated (call optimizer.zero_grad() before backward)"
-        )
-
-    def are_gone(self) -> bool:
-        """Whether the script has dropped all sealed gradients."""
-        return not any(is_there(parameter.grad) for parameter in self._parameters.values())
-
-    def restore(self) -> None:
-        """Put the seals back after a backward pass that brought no gradients, or unusable ones."""
-        if self.are_spoilt:
-            self.seal()
-        for name in self._lifted:
-            self._parameters[name].grad = self._all[name]
-        self._lifted.clear()
-        for name in self._lifted_zeros:
-            if self._parameters[name].grad is None:
-                self._parameters[name].grad = self.zeros[name]
-        self._lifted_zeros.clear()
-
-    def clear(self) -> list[str]:
-        """Remove all seals; return the variables that had one."""
-        found = []
-        for name, parameter in self._parameters.items():
-            if parameter.grad is self._all[name] or parameter.grad is self.zeros[name]:
-                parameter.grad = None
-                found.append(name)
-        return found
-
-    def leave_zeros(self, names: Iterable[str]) -> None:
-        """Give variables zeros where stock DDP has a gradient, when training has ended and the seals are removed.
-
-        The script has set it to zero, or does so before the next backward pass. If no rank uses the variable then,
-        momentum and decay move it, but only if there is a gradient.
-        """
-        for name in self.whole.were_there(names):
-            self._parameters[name].grad = torch.zeros_like(self._parameters[name], requires_grad=False)
-
-
 def is_there(gradient: torch.Tensor | None) -> bool:
     """Whether a parameter has a gradient that came from a backward pass, not sealed zeros."""
     return gradient is not None and not (isinstance(gradient, SealedGradient) and gradient.is_zero)
+
+
+def _with_kept(function: Any, given: Sequence[SealedGradient], arguments: Any, options: Any) -> Any:
+    """Call a function with the gradients of earlier passes that the script has held."""
+    kept = {id(one): one.kept for one in given if one.is_past}
+    for one in given:
+        if one.is_past and one.kept is None:
+            raise OperationError(
+                f"the gradient of {one.variable} is that of an earlier backward pass. It belongs to the engine until "
+                "its update, and this rank has not got the whole of it (strategies in which the user's optimizer "
+                "updates, as preset ddp, leave gradients to the script)"
+            )
+    return function(*replaced(arguments, kept), **(options or {}))
 
 
 def _is_declared(name: str, declared: Declared) -> bool:
