@@ -31,7 +31,7 @@ class _QuietHook(Hook):
     __slots__ = ()
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        if self._function is None or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
             return None
         return self._function(*arguments, **options)
 

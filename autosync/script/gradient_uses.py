@@ -24,6 +24,8 @@ _HARMLESS = _ZEROES | frozenset(
     }
 )
 """What needs no gradient's values: to drop it, to set it to zero, or to ask for its shape and type."""
+_COPIES = frozenset({"__deepcopy__", "__reduce_ex__"})
+"""What copies or pickles a tensor, and is for classes of torch alone."""
 _UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"
 
 
@@ -36,6 +38,8 @@ class WatchedGradient(torch.Tensor):
     @classmethod
     def __torch_function__(cls, function: Any, _: Any, arguments: Any = (), options: Any = None) -> Any:
         """Note the use, and do it."""
+        if getattr(function, "__name__", "") in _COPIES:
+            return arguments[0].copied(function, arguments, options or {})
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - the documented way to define such classes
             result = function(*arguments, **(options or {}))
         name = getattr(function, "__name__", "")
@@ -48,6 +52,17 @@ class WatchedGradient(torch.Tensor):
         if given and name not in _HARMLESS and not gives_nothing:
             given[0].uses.note(name)
         return result
+
+    def copied(self, function: Any, arguments: Any, options: Any) -> Any:
+        """Note a copy, and make it of an ordinary tensor."""
+        self.uses.note(function.__name__)
+        plain = unwatched(self)
+        made = function(plain, *arguments[1:], **options)
+        for memo in arguments[1:]:
+            if isinstance(memo, dict):
+                # Its entry is by the `id` of a tensor that no longer exists.
+                memo.pop(id(plain), None)
+        return made
 
 
 def unwatched(gradient: torch.Tensor) -> torch.Tensor:

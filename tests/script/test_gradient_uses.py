@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 
 import pytest
@@ -67,6 +69,28 @@ def test_reading_or_changing_a_gradient_is_a_reason(
     uses.lift()
     (reason,) = uses.reasons()
     assert reason.startswith("it reads gradients (")
+
+
+@pytest.mark.parametrize(
+    ("copied", "name"),
+    [
+        (copy.deepcopy, "__deepcopy__"),
+        (lambda gradients: pickle.loads(pickle.dumps(gradients)), "__reduce_ex__"),
+        (lambda gradients: [copy.copy(one) for one in gradients], "__reduce_ex__"),
+    ],
+)
+def test_gradients_are_copied_as_ordinary_tensors(
+    parameters: list[nn.Parameter], copied: Callable[[list[torch.Tensor]], list[torch.Tensor]], name: str
+) -> None:
+    uses = GradientUses(parameters)
+    uses.watch()
+    given = [one.grad for one in parameters if one.grad is not None]
+    found = copied(given)
+    for one, gradient in zip(found, given, strict=True):
+        assert type(one) is torch.Tensor
+        assert one.tolist() == gradient.tolist()
+    uses.lift()
+    assert list(uses.reasons())[0].startswith(f"it reads gradients ({name}")
 
 
 def test_changes_reach_the_gradient_itself(parameters: list[nn.Parameter]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -198,6 +200,26 @@ def _changes_gradients_on_their_way(training: Training, number: int) -> None:
     if number == 0:
         training.first.weight.register_hook(lambda gradient: 2 * gradient)
     _between(lambda _: None)(training, number)
+
+
+def test_copies_of_a_model_that_is_observed_are_ordinary_models() -> None:
+    copies: list[nn.Module] = []
+
+    def step(training: Training, number: int) -> None:
+        _between(lambda _: None)(training, number)
+        written = io.BytesIO()
+        torch.save(training.model.module, written)
+        assert b"autosync" not in written.getvalue()
+        written.seek(0)
+        copies[:] = [torch.load(written, weights_only=False), copy.deepcopy(training.model.module)]
+        for one in copies:
+            one(torch.ones(1, 3)).sum().backward()
+
+    facts = _seen(step)
+    assert facts.reasons == ()
+    assert [one.use for one in facts.model.variables] == [0, 0, 1, 1]
+    for one in copies:
+        assert one(torch.ones(1, 3)).shape == (1, 2)
 
 
 def _accumulates_at_times(training: Training, number: int) -> None:

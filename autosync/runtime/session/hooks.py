@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+
+
+def as_nothing() -> tuple[Any, ...]:
+    """Return what `__reduce__` of a hook returns: a copy does nothing, and what is pickled needs none of our code."""
+    return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 class Hook:
@@ -16,23 +22,17 @@ class Hook:
 
     __slots__ = ("_apart", "_function")
 
-    def __init__(
-        self, function: Callable[..., Any] | None = None, *, within_compiled: Callable[..., Any] | None = None
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], *, within_compiled: Callable[..., Any] | None = None) -> None:
         self._function = function
-        self._apart: Any = None
-        if function is not None:
-            self._apart = torch.compiler.disable(within_compiled or function)  # type: ignore[no-untyped-call]
+        self._apart: Any = torch.compiler.disable(within_compiled or function)  # type: ignore[no-untyped-call]
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        if self._function is None:
-            return None
         if torch.compiler.is_compiling():
             return self._apart(*arguments, **options)
         return self._function(*arguments, **options)
 
-    def __reduce__(self) -> tuple[type[Hook], tuple[()]]:
-        return Hook, ()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return as_nothing()
 
 
 def takes_hooks(module: torch.nn.Module) -> bool:

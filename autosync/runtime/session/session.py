@@ -4,8 +4,8 @@ If every worker updates everything by itself after backward has returned, gradie
 they are the same on all ranks, and can be clipped, skipped or added to as under DDP. Variables that the engine updates
 (at a server, in shards, and all of them when transfers overlap the next forward pass) belong to the engine from their
 gradient to their update. Meanwhile users cannot see their gradients: these are sealed, and refuse every use except
-those that the task declares for all gradients (see `sealed_gradients`, `seals` and `clipping_and_scaling`). The seals stay from
-the step until `zero_grad`, like gradients under DDP, to which the next backward pass would add.
+those that the task declares for all gradients (see `sealed_gradients`, `seals` and `clipping_and_scaling`). The seals
+stay from the step until `zero_grad`, like gradients under DDP, to which the next backward pass would add.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from autosync.errors import OperationError
 from autosync.right_of_way import marks
 from autosync.runtime.memory.unused_variables import NOTHING, is_absent
 from autosync.runtime.session.backward_passes import Passes, accumulate_quietly
+from autosync.runtime.session.hooks import as_nothing
 from autosync.runtime.stock.buckets import StockBuckets
 from autosync.runtime.stock.layouts import Layouts
 
@@ -286,16 +287,16 @@ class _Tell:
 
     __slots__ = ("_method",)
 
-    def __init__(self, method: Callable[[], None] | None = None) -> None:
-        self._method = None if method is None else weakref.WeakMethod(method)
+    def __init__(self, method: Callable[[], None]) -> None:
+        self._method = weakref.WeakMethod(method)
 
     def __call__(self, *_: Any) -> None:
-        method = None if self._method is None else self._method()
+        method = self._method()
         if method is not None:
             method()
 
-    def __reduce__(self) -> tuple[type[_Tell], tuple[()]]:
-        return _Tell, ()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return as_nothing()
 
 
 def _consecutive(buckets: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -121,7 +121,7 @@ class MicrostepRecorder:
             if isinstance(module, torch.jit.ScriptModule):
                 # The whole model is scripted: its calls cannot be seen.
                 continue
-            hook = self._call_hook(label)
+            hook = _Hook(self._call_hook(label))
             handles.append(module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True))
         for name, parameter in self.structure.parameters.items():
             # A parameter without elements needs no synchronisation.
@@ -187,6 +187,21 @@ class MicrostepRecorder:
             self._marks.append(self.clock.mark())
 
         return hook
+
+
+class _Hook:
+    """A hook of a module. A copy of it, deep or by pickling, does nothing, and needs none of our code."""
+
+    __slots__ = ("_record",)
+
+    def __init__(self, record: Callable[..., None]) -> None:
+        self._record = record
+
+    def __call__(self, *arguments: Any) -> None:
+        self._record(*arguments)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 def _factor_rows(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
