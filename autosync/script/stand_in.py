@@ -3,7 +3,7 @@
 All other code of DDP stays torch's own. Its constructor checks the arguments and broadcasts the parameters of rank 0,
 its forward pass moves inputs and broadcasts buffers, and `no_sync` sets the same flag. DDP asks its reducer for one
 thing: to synchronise the next backward pass. `BundleReducer` does so with a session of the bundle. The session begins
-with the first forward pass that wants gradients, because by then the script has made its optimizers.
+with the first forward pass that wants gradients of the model, because by then the script has made its optimizers.
 """
 
 from __future__ import annotations
@@ -39,6 +39,11 @@ def refuse_earlier(model: torch.nn.Module) -> NoReturn:
     )
 
 
+def is_trained(model: torch.nn.Module) -> bool:
+    """Whether any parameter of a model is not frozen."""
+    return any(one.requires_grad for one in model.parameters())
+
+
 def closure_has_run(optimizer: torch.optim.Optimizer) -> None:
     """Tell the stand-ins of all models that an optimizer's step goes on behind its closure."""
     for one in list(_OWNERS.values()):
@@ -67,17 +72,24 @@ class BundleReducer:
     # Called by the door.
 
     def begin(self) -> None:
-        """Prepare for a forward pass that wants gradients. The first of them starts the session."""
+        """Prepare for a forward pass that wants gradients. The first of them starts the session.
+
+        A model that is frozen as a whole gets none: a GAN's critic, for example, in the turn of the generator.
+        """
         if self.was_replaced:
             refuse_earlier(self._model)
         if self._session is not None and self._has_other_optimizers():
             self.close()
-        if self._session is None:
-            self._take_over()
-            with _unnoticed(next(self._model.parameters()).device):
-                self._session = self._start()
-            # Only backward passes that DDP prepares are synchronised, as with torch's Reducer.
-            self._session.syncs = False
+        if self._session is None and is_trained(self._model):
+            self.start()
+
+    def start(self) -> None:
+        """Start the session."""
+        self._take_over()
+        with _unnoticed(next(self._model.parameters()).device):
+            self._session = self._start()
+        # Only backward passes that DDP prepares are synchronised, as with torch's Reducer.
+        self._session.syncs = False
 
     def _has_other_optimizers(self) -> bool:
         """Whether the script has made another optimizer for this model, and the engine must know it to update."""
@@ -151,8 +163,8 @@ class BundleReducer:
 
     def prepare_for_backward(self, _: list[torch.Tensor]) -> None:
         """Synchronise the next backward pass. Unused parameters need no search."""
-        assert self._session is not None, "a forward pass has begun it"
-        self._session.prepare()
+        if self._session is not None:
+            self._session.prepare()
 
     def _rebuild_buckets(self) -> bool:
         return False

@@ -64,7 +64,7 @@ class Switch:
         self._has_begun = not ddp.static_graph or ddp._static_graph_delay_allreduce_enqueued  # noqa: SLF001 - DDP has it there
         ddp.reducer, ddp.logger = BundleReducer(ddp, bundle, self._optimizers), QuietLogger()
         try:
-            ddp.reducer.begin()
+            ddp.reducer.start()
         except BaseException:
             self._back_to_stock(ddp)
             raise

@@ -25,7 +25,7 @@ from autosync.script.door import Door
 from autosync.script.observing import Observation
 from autosync.script.refusals import refuse_arguments, replaced_methods
 from autosync.script.script_facts import ScriptFacts
-from autosync.script.stand_in import BundleReducer, refuse_earlier
+from autosync.script.stand_in import BundleReducer, is_trained, refuse_earlier
 from autosync.script.step_meter import StepMeter
 from autosync.script.switching import Switch, chosen_outputs
 from autosync.strategy.bundle import Bundle
@@ -155,11 +155,16 @@ class SwitchingDoor(Door):
             "one model is tuned while it trains (tune a task of each model: autosync tune model.py)"
         )
 
+    def _trains_another(self, ddp: Any) -> bool:
+        """Whether a forward pass is one to train another model than the one that is tuned."""
+        is_other = torch.is_grad_enabled() and ddp is not self.switch.ddp and not self.is_tuned
+        return is_other and is_trained(bare_of(ddp.module))
+
     def _before_forward(self, stock: Method) -> Method:
         def pre_forward(ddp: Any, *inputs: Any, **options: Any) -> Any:
             if not torch.is_grad_enabled():
                 self.meter.disturb("bare_forward")
-            if torch.is_grad_enabled() and ddp is not self.switch.ddp and not self.is_tuned:
+            if self._trains_another(ddp):
                 self._refuse_other(bare_of(ddp.module))
             if not torch.is_grad_enabled() or ddp is not self.switch.ddp:
                 return stock(ddp, *inputs, **options)

@@ -64,6 +64,7 @@ def test_a_rank_with_another_model_ends_all_ranks(ranks: Any) -> None:
         ("closure", "ddp"),
         ("closure", "bytescheduler"),
         ("averaging_hook", "bytescheduler"),
+        ("distils", "bytescheduler"),
     ],
 )
 def test_what_is_not_refused_is_as_under_stock_ddp(ranks: Any, what: str, way: str) -> None:

@@ -52,3 +52,12 @@ def test_a_script_trains_to_the_weights_of_stock_ddp(ranks: Any, compare: Any, s
         assert ours.codes == (0, 0), (way, *ours.logs)
         for expected, found in zip(stock.saved, ours.saved, strict=True):
             compare(found, expected, f"{script} by {way}", tolerance)
+
+
+@pytest.mark.parametrize("way", QUICK)
+def test_a_model_that_is_frozen_at_first_begins_later(ranks: Any, compare: Any, way: str) -> None:
+    stock = ranks.run("gan", None, key="gan-freezes-stock", arguments=("freezes",))
+    ours = ranks.run("gan", way, key=f"gan-freezes-{way}", arguments=("freezes",), models=SCRIPTS["gan"]["models"])
+    assert stock.codes == ours.codes == (0, 0), (*stock.logs, *ours.logs)
+    for expected, found in zip(stock.saved, ours.saved, strict=True):
+        compare(found, expected, f"gan by {way}", 1e-9)

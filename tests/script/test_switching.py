@@ -84,12 +84,13 @@ def test_stock_ddp_comes_back_to_a_model_with_frozen_parameters(ranks: Any, comp
         compare(saved, expected, "thaws", 1e-9)
 
 
-def test_a_copy_that_is_not_trained_is_as_under_stock_ddp(ranks: Any, compare: Any) -> None:
-    stock = ranks.run("does", None, key="averages-stock", arguments=("averages",))
-    found = ranks.run_in_turns("does", ["bytescheduler"], steps_a_turn=1, arguments=("averages",))
+@pytest.mark.parametrize("what", ["averages", "distils"])
+def test_a_copy_that_is_not_trained_is_as_under_stock_ddp(ranks: Any, compare: Any, what: str) -> None:
+    stock = ranks.run("does", None, key=f"{what}-stock", arguments=(what,))
+    found = ranks.run_in_turns("does", ["bytescheduler"], steps_a_turn=1, arguments=(what,))
     assert stock.codes == found.codes == (0, 0), found.logs
     for expected, saved in zip(stock.saved, found.saved, strict=True):
-        compare(saved, expected, "averages", 1e-9)
+        compare(saved, expected, what, 1e-9)
 
 
 @pytest.mark.parametrize(("script", "arguments"), [("gan", ()), ("does", ("copies",))])

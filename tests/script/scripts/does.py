@@ -101,6 +101,17 @@ def do(what: str, model: nn.Module, wrapped: DDP) -> None:
         train(wrapped)
         values = {"again": again.state_dict(), "copied": copied.state_dict(), "model": wrapped.state_dict()}
         torch.save(values, f"{sys.argv[1]}-{dist.get_rank()}.pt")
+    elif what == "distils":
+        teacher = DDP(build(), init_sync=False)
+        teacher.requires_grad_(False)
+        optimizer = make_optimizer(wrapped.parameters())
+        data = torch.Generator().manual_seed(dist.get_rank())
+        for _ in range(4):
+            inputs = batch(data)
+            optimizer.zero_grad()
+            (wrapped(inputs) - teacher(inputs)).square().mean().backward()
+            optimizer.step()
+        torch.save({"model": wrapped.state_dict()}, f"{sys.argv[1]}-{dist.get_rank()}.pt")
     elif what == "averages":
         averaged = torch.optim.swa_utils.AveragedModel(wrapped)
         for _ in range(3):

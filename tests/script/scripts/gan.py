@@ -1,4 +1,7 @@
-"""A GAN: two models, two optimizers, one step of each in turn."""
+"""A GAN: two models, two optimizers, one step of each in turn: `gan.py OUT [freezes]`.
+
+With `freezes`, the generator has its turn first, and the critic is frozen meanwhile.
+"""
 
 import sys
 
@@ -41,6 +44,18 @@ def main() -> None:
     of_generator, of_critic = make_optimizer(generator.parameters()), make_optimizer(critic.parameters())
     data = torch.Generator().manual_seed(rank)
     criterion = nn.BCEWithLogitsLoss()
+    if "freezes" in sys.argv:
+        for _ in range(4):
+            critic.requires_grad_(False)
+            of_generator.zero_grad()
+            criterion(critic(generator(batch(data))), torch.ones(6, 1).double()).backward()
+            of_generator.step()
+            critic.requires_grad_(True)
+            with torch.no_grad():
+                fake = generator(batch(data))
+            of_critic.zero_grad()
+            criterion(critic(fake), torch.zeros(6, 1).double()).backward()
+            of_critic.step()
     for _ in range(4):
         real, noise = batch_of_critic(data) + 2, batch(data)
         ones, zeros = torch.ones(6, 1).double(), torch.zeros(6, 1).double()
