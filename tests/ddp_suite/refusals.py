@@ -354,6 +354,13 @@ REFUSALS: tuple[Refusal, ...] = (
         behaviours=("two_models_share_a_layer",),
     ),
     Refusal(
+        what="parallelizes two models with one optimizer",
+        strategies=ENGINES,
+        words="which its engine already updates",
+        reason="each engine keeps the state of its optimizers",
+        behaviours=("two_parallel_models_of_one_optimizer",),
+    ),
+    Refusal(
         what="parallelizes a model and a module within it",
         strategies=EVERYWHERE,
         words="is parallelized already",

@@ -21,6 +21,7 @@ from autosync.runtime.engine.rank_script import script_of
 from autosync.runtime.engine.trace import ComputeSpan, Trace, open_trace
 from autosync.runtime.local.engine_optimizer import EngineOptimizer
 from autosync.runtime.local.engine_updates import engine_updates
+from autosync.runtime.local.joint_optimizer import members_of
 from autosync.runtime.memory.travelling import Travelling
 from autosync.runtime.serving.first_worker import (
     FirstWorkersEngine,
@@ -148,9 +149,12 @@ def _checked(
     parameters = parameters_of(model, bundle)
     placement = DevicePlacement.of(plan, parameters)
     refuse_placement(placement, parameters, checks=settings.checks)
+    others, are_engines = list(others), bool(engine_updates(plan).variables)
+    if are_engines:
+        _refuse_optimizer_of(others, optimizer)
     check_optimizers(optimizer, bundle.model, plan, parameters)
     refuse_unsendable(plan, optimizer)
-    refuse_shared_with(others, model, parameters, are_engines=bool(engine_updates(plan).variables))
+    refuse_shared_with(others, model, parameters, are_engines=are_engines)
     stays = None
     if settings.find_unused_parameters and placement.device.type == "cpu":
         stays = may_stay(plan)
@@ -167,6 +171,19 @@ def _checked(
         stock=stock_buckets(plan) if settings.hand_off and stays is None else None,
         may_stay=stays,
     )
+
+
+def _refuse_optimizer_of(others: Iterable[Synchronisation], optimizer: torch.optim.Optimizer) -> None:
+    """Refuse an optimizer whose state another model's engine keeps. Called if the engine is to update this model."""
+    for other in others:
+        taken = members_of(other.training.optimizer) if other.updates else ()
+        for member in members_of(optimizer):
+            if any(member is one for one in taken):
+                raise OperationError(
+                    f"this {type(member).__name__} holds parameters of another parallelized model too, which its "
+                    "engine already updates: where engines update, each model has optimizers of its own (make one for "
+                    "each model; strategies in which the user's optimizer updates, as preset ddp, share one)"
+                )
 
 
 def refuse_shared_with(

@@ -28,7 +28,7 @@ _MAX_SIDE = 4
 # Gradients of several sizes reveal clipping and warm-up.
 _SCALES = (1.0, 100.0, 0.01, 1.0)
 _TOLERANCE = 1e-9
-# Attributes that torch, its schedulers and its scaler add to optimizers.
+# Attributes that torch, its schedulers and its scaler add to optimizers, and one that our sessions add.
 _TORCHS_OWN = frozenset(
     {
         "_need_device_dtype_check_for_fused",
@@ -47,6 +47,7 @@ _TORCHS_OWN = frozenset(
         "found_inf",
         "grad_scale",
         "param_groups",
+        "register_step_pre_hook",
         "state",
     }
 )

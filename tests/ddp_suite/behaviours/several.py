@@ -212,6 +212,20 @@ def two_models_of_one_optimizer(e: Env) -> Values:
 
 
 @behaviour
+def two_parallel_models_of_one_optimizer(e: Env) -> Values:
+    a, b = e.run(task(optimizer=momentum)), e.run(task(optimizer=momentum), seed=9)
+    a.optimizer.add_param_group({"params": b.parameters()})
+    b.optimizer = a.optimizer
+    a.start()
+    b.start()
+    for _ in range(4):
+        a.optimizer.zero_grad()
+        (a.loss() + b.loss()).backward()
+        a.optimizer.step()
+    return {**a.values("a "), **b.values("b ")}
+
+
+@behaviour
 def teacher_and_student(e: Env) -> Values:
     """The teacher is the student's moving average."""
     run = e.start(task(optimizer=momentum))
