@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,7 +87,7 @@ def start(
     rank, num_ranks, base = dist.get_rank(group), dist.get_world_size(group), base_store(group)
     name, store = next_session(group)
     with refusal_told(store, rank=rank):
-        begun = _checked(model, optimizer, bundle, settings, num_ranks=num_ranks, others=others)
+        begun = _checked(model, optimizer, bundle, settings, num_ranks=num_ranks, others=list(others))
         BatchWeight.check(begun.plan, rank, settings.batch_size)
     patience = dt.timedelta(seconds=settings.timeout_seconds)
     facts = {**facts_of_rank(bundle), **(layouts_of(begun.parameters) if begun.stock is not None else {})}
@@ -137,7 +137,7 @@ def _checked(
     settings: Settings,
     *,
     num_ranks: int,
-    others: Iterable[Synchronisation],
+    others: Sequence[Synchronisation],
 ) -> _Start:
     """Refuse what this rank alone can see to be wrong, before any other rank is asked."""
     plan = lower(bundle.strategy, bundle.model, bundle.cluster)
@@ -149,7 +149,7 @@ def _checked(
     parameters = parameters_of(model, bundle)
     placement = DevicePlacement.of(plan, parameters)
     refuse_placement(placement, parameters, checks=settings.checks)
-    others, are_engines = list(others), bool(engine_updates(plan).variables)
+    are_engines = bool(engine_updates(plan).variables)
     if are_engines:
         _refuse_optimizer_of(others, optimizer)
     check_optimizers(optimizer, bundle.model, plan, parameters)
