@@ -12,6 +12,7 @@ SLICE: tuple[str, ...] = (
     "adds_gradients_of_two_passes",
     "keeps_gradients",
     "keeps_views_of_gradients",
+    "a_function_brings_no_gradient_at_times",
     "reads_gradients_after_the_step",
     "keeps_a_storage",
     "reads_by_vmap",

@@ -33,7 +33,7 @@ class BackwardSync:
 
     `syncs` is false while gradients only accumulate. `are_coming` is true while gradients of a synchronised pass
     arrive, `are_local` while accumulated gradients are this rank's own. With `use`, gradients of variables that no rank
-    uses do not travel.
+    uses do not travel. With `makes_zeros`, a gradient that a function leaves out is zeros.
     """
 
     def __init__(
@@ -47,11 +47,13 @@ class BackwardSync:
         unchanged: Expected,
         compute: ComputeSpan | None,
         use: VaryingUse | None = None,
+        makes_zeros: bool = True,
     ) -> None:
         self.syncs = True
         self.are_coming = False
         self.are_local = False
         self._names = list(variables.parameters)
+        self._parameters = list(variables.parameters.values())
         self._engine_updates = variables.engine
         self._gradients = gradients
         self._step = step
@@ -63,7 +65,9 @@ class BackwardSync:
         self._use = use
         # Whether forward passes since the last backward pass ask for synchronisation; None if there was none.
         self._forward_syncs: bool | None = None
-        self._arrivals = Arrivals(variables.parameters, came=self._gradient_came, is_whole=self._is_whole)
+        self._arrivals = Arrivals(
+            variables.parameters, came=self._gradient_came, is_whole=self._is_whole, makes_zeros=makes_zeros
+        )
         self._passes = Passes(begins=self._pass_begins, ends=self._pass_ends, fails=self._pass_fails)
 
     def close(self) -> None:
@@ -93,7 +97,13 @@ class BackwardSync:
         self._gradients.note_foreign()
         if not self.are_coming:
             step = self._step
-            step.are_thrown_away = step.is_synchronised and bool(self._engine_updates) and self._seals.are_gone()
+            step.are_thrown_away = step.is_synchronised and not step.ends_with_backward and self._are_gone()
+
+    def _are_gone(self) -> bool:
+        """Whether the script has dropped the gradients of the last pass."""
+        if self._engine_updates:
+            return self._seals.are_gone()
+        return all(one.grad is None for one in self._parameters)
 
     def _gradient_came(self, name: str) -> bool:
         """Handle a gradient that may still be incomplete; return whether it is to be synchronised."""
@@ -136,6 +146,12 @@ class BackwardSync:
     def _begin_anew(self, name: str) -> None:
         """Refuse a second backward pass before the step, unless the script has dropped the first pass's gradients."""
         self._step.turns.refuse_backward()
+        if not self._step.are_thrown_away and not self._engine_updates:
+            raise OperationError(
+                "a second backward pass before optimizer.step(): under this bundle the engine averages parameters "
+                "after each step of the model's optimizers, and knows of none since the last pass, whose gradients are "
+                "still there (accumulate under no_sync, with the last pass outside; give parallelize all optimizers)"
+            )
         if not self._step.are_thrown_away:
             raise OperationError(
                 f"a second backward pass before optimizer.step(): the gradient of {name} is on its way already "

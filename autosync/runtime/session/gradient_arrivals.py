@@ -24,14 +24,24 @@ from autosync.runtime.memory.shared_gradients import take_apart
 
 
 class GradientHook:
-    """Calls `came` with a parameter whenever autograd has added to its gradient, which has memory of its own then."""
+    """Calls `came` with a parameter whenever autograd has added to its gradient, which has memory of its own then.
 
-    def __init__(self, parameter: torch.nn.Parameter, came: Callable[[torch.nn.Parameter], None]) -> None:
+    A function of the script's (or DDP's own, around outputs that the loss leaves out) may bring no gradient. Then
+    `brought_none` is called, if it is given.
+    """
+
+    def __init__(
+        self,
+        parameter: torch.nn.Parameter,
+        came: Callable[[torch.nn.Parameter], None],
+        brought_none: Callable[[torch.nn.Parameter], None] | None = None,
+    ) -> None:
         def hear(_: Any, brought: tuple[torch.Tensor | None, ...]) -> None:
-            # A function of the script's (or DDP's own, around outputs that the loss leaves out) may bring nothing.
             if brought[0] is not None:
                 take_apart(parameter, brought[0])
                 came(parameter)
+            elif brought_none is not None:
+                brought_none(parameter)
 
         with torch.enable_grad():
             view: Any = parameter.expand_as(parameter)
@@ -49,7 +59,8 @@ class Arrivals:
     """Follows the gradients of some parameters, by name.
 
     `came` is called whenever a gradient comes, and returns whether it counts. `is_whole` is called when a gradient is
-    complete.
+    complete. With `makes_zeros`, the gradient of a parameter that autograd reaches with no gradient is zeros, as under
+    DDP that finds no unused parameters.
     """
 
     def __init__(
@@ -58,13 +69,17 @@ class Arrivals:
         *,
         came: Callable[[str], bool],
         is_whole: Callable[[str], None],
+        makes_zeros: bool = False,
     ) -> None:
         self._came = came
         self._is_whole = is_whole
         self._usual: dict[str, int] = {}
         self._times: dict[str, int] = {}
         self._told: set[str] = set()
-        self._hooks = {name: GradientHook(one, self._hearing(name)) for name, one in parameters.items()}
+        self._hooks = {
+            name: GradientHook(one, self._hearing(name), self._hearing(name, is_none=True) if makes_zeros else None)
+            for name, one in parameters.items()
+        }
 
     def close(self) -> None:
         """Remove the hooks."""
@@ -86,10 +101,12 @@ class Arrivals:
             self._usual[name] = max(times, self._usual.get(name, 0))
         return [name for name in self._hooks if name not in self._times]
 
-    def _hearing(self, name: str) -> Callable[[torch.nn.Parameter], None]:
-        def hear(_: torch.nn.Parameter) -> None:
+    def _hearing(self, name: str, *, is_none: bool = False) -> Callable[[torch.nn.Parameter], None]:
+        def hear(parameter: torch.nn.Parameter) -> None:
             if not self._came(name):
                 return
+            if is_none and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter, requires_grad=False)
             times = self._times[name] = self._times.get(name, 0) + 1
             usual = self._usual.get(name)
             if times == usual:

@@ -45,7 +45,7 @@ class Session:
 
     `BackwardSync` follows the script's backward passes and `StepCalls` its optimizers' steps. Both report to
     `EngineStep`, which makes the engine's steps. With `may_stay`, gradients of these variables travel only in steps
-    that use them.
+    that use them. With `makes_zeros`, a gradient that a function leaves out is zeros.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class Session:
         servers: Servers | None = None,
         batch_size: int | None = None,
         may_stay: MayStay | None = None,
+        makes_zeros: bool = True,
     ) -> None:
         self.training = Training(
             model=model,
@@ -102,6 +103,7 @@ class Session:
             unchanged=unchanged,
             compute=compute,
             use=self._use,
+            makes_zeros=makes_zeros,
         )
         self._calls = StepCalls(members_of(optimizer), self._variables, self._backward, self._step, unchanged=unchanged)
         self._hooks = self._make_hooks()

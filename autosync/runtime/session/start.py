@@ -273,6 +273,7 @@ def _engine_session(
         servers=servers,
         batch_size=begun.settings.batch_size,
         may_stay=begun.may_stay,
+        makes_zeros=not begun.settings.find_unused_parameters,
     )
 
 
