@@ -61,6 +61,7 @@ class Observation:
         self._is_in_backward = False
         self._num_nested = 0
         self._has_several_nested = False
+        self._has_updated = False
         self._update_marks: list[Any] = []
         self._update_seconds = 0.0
         self._sparse: set[str] = set()
@@ -143,8 +144,8 @@ class Observation:
         if self._update_marks:
             self._update_seconds += self._clock.seconds([*self._update_marks, self._clock.mark()])[0]
             self._update_marks = []
-        if _CLOSURE not in self._reasons:
-            # After the first step too: a script that logs gradients now and then begins with it.
+        self._has_updated = True
+        if self._sees_uses:
             self.uses.watch()
 
     def step_ends(self, *, has_update: bool = True) -> None:
@@ -161,8 +162,11 @@ class Observation:
 
     @property
     def _sees_uses(self) -> bool:
-        """Whether gradients of passes are watched: not in the first step, nor where an optimizer's step makes them."""
-        return self.num_steps >= 1 and _CLOSURE not in self._reasons
+        """Whether gradients are watched: not before the first update, and not where an optimizer's step computes them.
+
+        A script that logs gradients now and then does so after the first step.
+        """
+        return self._has_updated and _CLOSURE not in self._reasons
 
     def _close_microstep(self) -> None:
         if self._is_open:

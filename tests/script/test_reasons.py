@@ -146,7 +146,6 @@ def _trains_another_model(training: Training, _: int) -> None:
         _zeroes_late,
         _zeroes_after_each,
         _accumulates,
-        _decays_by_a_pass_before_the_first,
         _throws_a_pass_away,
         _trains_another_model,
     ],
@@ -301,6 +300,10 @@ def _steps_within_no_sync(training: Training, _: int) -> None:
 def test_updates_by_gradients_that_ddp_does_not_synchronise_are_refused(step: Callable[[Training, int], None]) -> None:
     with pytest.raises(OperationError, match="does not synchronise the last backward pass before an update"):
         _seen(step)
+
+
+def test_a_pass_of_its_own_that_a_synchronised_one_follows_is_not_refused() -> None:
+    assert "its backward pass adds to gradients of the step before" in _reasons(_decays_by_a_pass_before_the_first)
 
 
 def _accumulates_synchronised(training: Training, _: int) -> None:
