@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from autosync.errors import AutosyncError, OperationError
 from autosync.plan.lowering import lower
-from autosync.runtime.local.engine_updates import engine_updates
+from autosync.runtime.local.engine_updates import engine_updates, follows_users_updates
 from autosync.runtime.parallelize import bare_of, is_parallelized, parallelize, release, session_of
 from autosync.runtime.session.agreement import parameters_of
 from autosync.runtime.session.synchronisation import Synchronisation
@@ -60,6 +60,8 @@ class BundleReducer:
         self._optimizers = optimizers
         self._session: Synchronisation | None = None
         self.was_replaced = False
+        # Whether the engine updates, or averages parameters after updates.
+        self._follows_steps = False
         self._given: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._num_made = 0
         self._held: list[torch.nn.Parameter] = []
@@ -92,9 +94,8 @@ class BundleReducer:
         self._session.syncs = False
 
     def _has_other_optimizers(self) -> bool:
-        """Whether the script has made another optimizer for this model, and the engine must know it to update."""
-        assert self._session is not None, "it trains"
-        if not self._session.updates or self._num_made == self._optimizers.num_made:
+        """Whether the script has made another optimizer for this model, and the engine must know of its steps."""
+        if not self._follows_steps or self._num_made == self._optimizers.num_made:
             return False
         self._num_made = self._optimizers.num_made
         return any(one not in self._given for one in self._optimizers.holding(self._held))
@@ -119,7 +120,9 @@ class BundleReducer:
         self._given = weakref.WeakSet(found)
         self._num_made = self._optimizers.num_made
         plan = lower(self._bundle.strategy, self._bundle.model, self._bundle.cluster)
-        if engine_updates(plan).variables:
+        are_engines = bool(engine_updates(plan).variables)
+        self._follows_steps = are_engines or follows_users_updates(plan)
+        if are_engines:
             refuse_where_engine_updates(self._model, found)
         parallelize(
             self._model,

@@ -57,6 +57,8 @@ WAYS: dict[str, Way] = {
     "byteps": Way(preset="byteps"),
     "fsdp": Way(preset="fsdp"),
     "with_workers": Way(preset="bytescheduler", change=_two_workers),
+    # The user's optimizer updates, and parameters are averaged after each second step.
+    "local_sgd": Way(preset="local_sgd", options={"every": 2}),
     "ps_load_balanced": Way(preset="ps_load_balanced"),
 }
 

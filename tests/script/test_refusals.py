@@ -76,6 +76,18 @@ def test_what_is_not_refused_is_as_under_stock_ddp(ranks: Any, what: str, way: s
             torch.testing.assert_close(found[key], expected[key], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("what", ["late_optimizer", "drops_gradients"])
+def test_averaging_follows_what_a_script_does_before_its_step(ranks: Any, what: str) -> None:
+    ours = ranks.run("does", "local_sgd", key=f"{what}-averaged", arguments=(what,))
+    assert ours.codes == (0, 0), ours.logs
+
+
+def test_averaging_refuses_a_second_pass_with_the_reason(ranks: Any) -> None:
+    found = ranks.run("does", "local_sgd", key="adds-averaged", arguments=("adds_gradients",))
+    assert found.codes == (1, 1), found.logs
+    assert all("the engine averages parameters after each step of the model's optimizers" in log for log in found.logs)
+
+
 def test_a_checkpoint_is_loaded_under_stock_ddp(ranks: Any) -> None:
     ours = ranks.run("resumes", "bytescheduler", key="begun")
     stock = ranks.run("resumes", None, key="begun-stock")

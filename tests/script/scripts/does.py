@@ -101,6 +101,30 @@ def do(what: str, model: nn.Module, wrapped: DDP) -> None:
         train(wrapped)
         values = {"again": again.state_dict(), "copied": copied.state_dict(), "model": wrapped.state_dict()}
         torch.save(values, f"{sys.argv[1]}-{dist.get_rank()}.pt")
+    elif what in ("late_optimizer", "drops_gradients", "adds_gradients"):
+        data = torch.Generator().manual_seed(dist.get_rank())
+        optimizer = None
+        for _ in range(4):
+            if what != "late_optimizer":
+                loss_of(wrapped, batch(data)).backward()
+            if what == "drops_gradients":
+                wrapped.zero_grad()
+            loss_of(wrapped, batch(data)).backward()
+            optimizer = optimizer or make_optimizer(wrapped.parameters())
+            optimizer.step()
+            optimizer.zero_grad()
+        torch.save({"model": wrapped.state_dict()}, f"{sys.argv[1]}-{dist.get_rank()}.pt")
+    elif what == "looks_between":
+        optimizer = make_optimizer(wrapped.parameters())
+        data = torch.Generator().manual_seed(dist.get_rank())
+        losses = []
+        for _ in range(9):
+            optimizer.zero_grad()
+            loss_of(wrapped, batch(data)).backward()
+            # A forward pass that could have a backward pass, and has none.
+            losses.append(loss_of(wrapped, batch(data)).item())
+            optimizer.step()
+        torch.save({"model": wrapped.state_dict(), "losses": losses}, f"{sys.argv[1]}-{dist.get_rank()}.pt")
     elif what == "distils":
         teacher = DDP(build(), init_sync=False)
         teacher.requires_grad_(False)
