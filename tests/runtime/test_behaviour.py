@@ -26,8 +26,8 @@ REFUSALS = {
     "step without backward": "nothing raised",
     "step twice": "nothing raised",
     "closure": "nothing raised",
-    "step without sync": f"{_NO_BACKWARD}: the last one was under no_sync, or under DistributedDataParallel another one "
-    "after the same forward pass, and its gradients are those of this rank alone (the last backward pass of a step "
+    "step without sync": f"{_NO_BACKWARD}: the last one was under no_sync, or under DistributedDataParallel another "
+    "one after the same forward pass, and its gradients are those of this rank alone (the last backward pass of a step "
     "follows a forward pass outside of no_sync)",
     "parallelize twice": "OperationError: the model is parallelized already: release(model) comes first",
     "release twice": _UNKNOWN,

@@ -13,8 +13,8 @@ def _hooked() -> tuple[nn.Module, list[str]]:
     model, heard = nn.Linear(2, 2), list[str]()
     model.register_forward_pre_hook(Hook(lambda *_: heard.append("begins")))
     model.register_forward_hook(Hook(lambda *_: heard.append("ends")), with_kwargs=True)
-    model.register_state_dict_pre_hook(Hook(lambda *_: heard.append("is read")))
-    model.register_load_state_dict_pre_hook(Hook(lambda *_: heard.append("is loaded")))
+    model.register_state_dict_pre_hook(Hook(lambda *_: heard.append("is read")))  # type: ignore[no-untyped-call]
+    model.register_load_state_dict_pre_hook(Hook(lambda *_: heard.append("is loaded")))  # type: ignore[no-untyped-call]
     return model, heard
 
 

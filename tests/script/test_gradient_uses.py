@@ -90,7 +90,7 @@ def test_gradients_are_copied_as_ordinary_tensors(
         assert type(one) is torch.Tensor
         assert one.tolist() == gradient.tolist()
     uses.lift()
-    assert list(uses.reasons())[0].startswith(f"it reads gradients ({name}")
+    assert next(iter(uses.reasons())).startswith(f"it reads gradients ({name}")
 
 
 def test_changes_reach_the_gradient_itself(parameters: list[nn.Parameter]) -> None:

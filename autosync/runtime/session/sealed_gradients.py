@@ -90,7 +90,7 @@ class SealedGradient(torch.Tensor):
             )
         if given and _is_declared(name, given[0].seals.declared):
             return _as_declared(function, name, given, arguments, options)
-        whole = {id(one): one.values() for one in _sealed(arguments, options)}
+        whole = {id(one): one.read() for one in _sealed(arguments, options)}
         if whole and name != "__set__" and all(one is not None for one in whole.values()):
             return function(*replaced(arguments, whole), **replaced(options or {}, whole))
         raise OperationError(
@@ -114,7 +114,7 @@ class SealedGradient(torch.Tensor):
         found = None if parameter is None else parameter.grad
         return self.is_zero or (isinstance(found, SealedGradient) and found.is_zero)
 
-    def values(self) -> torch.Tensor | None:
+    def read(self) -> torch.Tensor | None:
         """Return a copy of the gradient, the same one each time; None if this rank does not have the whole of it."""
         return self.kept if self.is_past else self.seals.whole.read(self.variable)
 
@@ -165,7 +165,7 @@ class SealedNorm(torch.Tensor):
         if name == _NORM and order_of_norm(arguments, options) == 2.0:
             return first.seals.norm(given[0].gradients)
         if all(len(one.gradients) == 1 for one in given):
-            whole = {id(one): one.gradients[0].values() for one in given}
+            whole = {id(one): one.gradients[0].read() for one in given}
             norms = {key: None if one is None else torch.linalg.vector_norm(one) for key, one in whole.items()}
             if all(one is not None for one in norms.values()):
                 return function(*replaced(arguments, norms), **replaced(options or {}, norms))

@@ -107,8 +107,6 @@ class Session:
         )
         self._calls = StepCalls(members_of(optimizer), self._variables, self._backward, self._step, unchanged=unchanged)
         self._hooks = self._make_hooks()
-        if buffers is not None:
-            buffers.begin(lambda: self._backward.syncs)
         engine.begin()
 
     def _begin_use(self, may_stay: MayStay, gradients: Gradients) -> VaryingUse:
@@ -132,6 +130,8 @@ class Session:
         hooks += when_loaded(model, self._variables.parameters, self._step.reloaded.add)
         if takes_hooks(model):
             hooks.append(model.register_forward_hook(Hook(self._backward.forward_ended)))
+        if self._buffers is not None:
+            self._buffers.begin(lambda: self._backward.syncs)
         return hooks
 
     @property

@@ -93,7 +93,7 @@ class WholeGradients:
         return self._copies[name]
 
     def _is_whole(self, name: str) -> bool:
-        """Wait for a variable's gradient; after the step, for the updates. Return whether it is as the script has it."""
+        """Wait for a variable's gradient, or for the updates after the step; return whether it is the script's."""
         if self._state == "open":
             self._engine.wait_operations(self._awaited(name))
             return True

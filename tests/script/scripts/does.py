@@ -54,6 +54,37 @@ def train(model: nn.Module, steps: int = 2) -> None:
         optimizer.step()
 
 
+def distil(model: nn.Module) -> None:
+    """Train by what a frozen teacher says, which is wrapped too."""
+    teacher = DDP(build(), init_sync=False)
+    teacher.requires_grad_(False)
+    optimizer = make_optimizer(model.parameters())
+    data = torch.Generator().manual_seed(dist.get_rank())
+    for _ in range(4):
+        inputs = batch(data)
+        optimizer.zero_grad()
+        (model(inputs) - teacher(inputs)).square().mean().backward()
+        optimizer.step()
+
+
+def train_otherwise(what: str, model: nn.Module) -> None:
+    """Make two backward passes in a step, or the optimizer after the first; or train by a teacher."""
+    if what == "distils":
+        distil(model)
+        return
+    data = torch.Generator().manual_seed(dist.get_rank())
+    optimizer = None
+    for _ in range(4):
+        if what != "late_optimizer":
+            loss_of(model, batch(data)).backward()
+        if what == "drops_gradients":
+            model.zero_grad()
+        loss_of(model, batch(data)).backward()
+        optimizer = optimizer or make_optimizer(model.parameters())
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def do(what: str, model: nn.Module, wrapped: DDP) -> None:
     if what == "hook":
         wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
@@ -101,40 +132,8 @@ def do(what: str, model: nn.Module, wrapped: DDP) -> None:
         train(wrapped)
         values = {"again": again.state_dict(), "copied": copied.state_dict(), "model": wrapped.state_dict()}
         torch.save(values, f"{sys.argv[1]}-{dist.get_rank()}.pt")
-    elif what in ("late_optimizer", "drops_gradients", "adds_gradients"):
-        data = torch.Generator().manual_seed(dist.get_rank())
-        optimizer = None
-        for _ in range(4):
-            if what != "late_optimizer":
-                loss_of(wrapped, batch(data)).backward()
-            if what == "drops_gradients":
-                wrapped.zero_grad()
-            loss_of(wrapped, batch(data)).backward()
-            optimizer = optimizer or make_optimizer(wrapped.parameters())
-            optimizer.step()
-            optimizer.zero_grad()
-        torch.save({"model": wrapped.state_dict()}, f"{sys.argv[1]}-{dist.get_rank()}.pt")
-    elif what == "looks_between":
-        optimizer = make_optimizer(wrapped.parameters())
-        data = torch.Generator().manual_seed(dist.get_rank())
-        losses = []
-        for _ in range(9):
-            optimizer.zero_grad()
-            loss_of(wrapped, batch(data)).backward()
-            # A forward pass that could have a backward pass, and has none.
-            losses.append(loss_of(wrapped, batch(data)).item())
-            optimizer.step()
-        torch.save({"model": wrapped.state_dict(), "losses": losses}, f"{sys.argv[1]}-{dist.get_rank()}.pt")
-    elif what == "distils":
-        teacher = DDP(build(), init_sync=False)
-        teacher.requires_grad_(False)
-        optimizer = make_optimizer(wrapped.parameters())
-        data = torch.Generator().manual_seed(dist.get_rank())
-        for _ in range(4):
-            inputs = batch(data)
-            optimizer.zero_grad()
-            (wrapped(inputs) - teacher(inputs)).square().mean().backward()
-            optimizer.step()
+    elif what in ("late_optimizer", "drops_gradients", "adds_gradients", "distils"):
+        train_otherwise(what, wrapped)
         torch.save({"model": wrapped.state_dict()}, f"{sys.argv[1]}-{dist.get_rank()}.pt")
     elif what == "averages":
         averaged = torch.optim.swa_utils.AveragedModel(wrapped)
