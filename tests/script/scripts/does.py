@@ -54,6 +54,17 @@ def train(model: nn.Module, steps: int = 2) -> None:
         optimizer.step()
 
 
+def average(model: nn.Module) -> dict[str, object]:
+    """Train, and evaluate the average of the weights after each training; return both."""
+    averaged = torch.optim.swa_utils.AveragedModel(model)
+    for _ in range(3):
+        train(model)
+        averaged.update_parameters(model)
+        with torch.no_grad():
+            loss_of(averaged, batch(torch.Generator()))
+    return {"averaged": averaged.module.state_dict(), "model": model.state_dict()}
+
+
 def distil(model: nn.Module) -> None:
     """Train by what a frozen teacher says, which is wrapped too."""
     teacher = DDP(build(), init_sync=False)
@@ -136,14 +147,7 @@ def do(what: str, model: nn.Module, wrapped: DDP) -> None:
         train_otherwise(what, wrapped)
         torch.save({"model": wrapped.state_dict()}, f"{sys.argv[1]}-{dist.get_rank()}.pt")
     elif what == "averages":
-        averaged = torch.optim.swa_utils.AveragedModel(wrapped)
-        for _ in range(3):
-            train(wrapped)
-            averaged.update_parameters(wrapped)
-            with torch.no_grad():
-                loss_of(averaged, batch(torch.Generator()))
-        values = {"averaged": averaged.module.state_dict(), "model": wrapped.state_dict()}
-        torch.save(values, f"{sys.argv[1]}-{dist.get_rank()}.pt")
+        torch.save(average(wrapped), f"{sys.argv[1]}-{dist.get_rank()}.pt")
     else:
         train(wrapped)
         torch.save({"model": wrapped.state_dict()}, f"{sys.argv[1]}-{dist.get_rank()}.pt")
