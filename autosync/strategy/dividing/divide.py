@@ -12,7 +12,7 @@ from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.compute_pace import share_factor
 from autosync.specs.cuts import segment_seconds
-from autosync.specs.model import ModelSpec, variables_by_name
+from autosync.specs.model import ITEM_BYTES, ModelSpec, variables_by_name
 from autosync.strategy import legality
 from autosync.strategy.dividing.divided import divided_strategy
 from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem, StageHost, TiedWeight
@@ -40,12 +40,13 @@ USUAL_SLACK = 4
 class UnderWay(NamedTuple):
     """What ranks hold of microbatches between their two passes: of how many more, and whether it is computed again.
 
-    If backward passes are split, they hold it longer.
+    If backward passes are split, they hold it longer. `unflushed` is the schedule if it is one without a flush.
     """
 
     slack: int = USUAL_SLACK
     recompute: bool = False
     splits_backward: bool = False
+    unflushed: PipelineSchedule | None = None
 
 
 USUAL_WAYS = (UnderWay(), UnderWay(0), UnderWay(recompute=True), UnderWay(0, recompute=True))
@@ -74,7 +75,8 @@ def divide(
     if schedule == "interleaved":
         return interleave(model, cluster, microbatches=microbatches, slack=slack, recompute=recompute)
     counts = legal_counts(model, cluster) if microbatches is None else [microbatches]
-    way = UnderWay(slack, recompute, splits_backward=schedule == "zero_bubble")
+    unflushed = schedule if schedule in UNFLUSHED else None
+    way = UnderWay(slack, recompute, splits_backward=schedule == "zero_bubble", unflushed=unflushed)
     found = [
         (one, count)
         for count, problem in _problems(model, cluster, counts, way)
@@ -209,8 +211,9 @@ def problem_of(
         slack=way.slack,
         recompute=way.recompute,
         splits_backward=way.splits_backward,
+        unflushed=way.unflushed,
         # Every rank builds the whole model, and for a while has the gradients of activations between two cuts.
-        fixed_bytes=model.num_bytes + max(held_bytes[:-1]),
+        fixed_bytes=model.num_bytes + _untrained_bytes(model) + max(held_bytes[:-1]),
         # In the first step, it runs all stages on one microbatch.
         check_bytes=model.num_bytes + math.fsum(held_bytes),
         state_factor=1.0 + model.optimizer.state_slots,
@@ -218,14 +221,23 @@ def problem_of(
     )
 
 
+def _untrained_bytes(model: ModelSpec) -> int:
+    """Return the bytes of the parameters that are not trained. No spec knows buffers."""
+    # Frozen parameters may have other types, which are mostly shorter.
+    return sum(math.prod(one.shape) * ITEM_BYTES.get(one.dtype, 4) for one in model.untrained)
+
+
 def _tied(model: ModelSpec) -> Iterator[TiedWeight]:
     """Yield the weights that are used on both sides of cuts: before the first of these, and after the last."""
     cuts: dict[str, list[int]] = {}
+    variables = variables_by_name(model)
     for place, cut in enumerate(model.timeline.cuts):
         for name in cut.tied:
-            cuts.setdefault(name, []).append(place)
+            # Frozen parameters are no variables.
+            if name in variables:
+                cuts.setdefault(name, []).append(place)
     for name, places in cuts.items():
-        yield TiedWeight((places[0], places[-1] + 1), float(model.variable(name).num_bytes))
+        yield TiedWeight((places[0], places[-1] + 1), float(variables[name].num_bytes))
 
 
 def _weights(model: ModelSpec) -> list[int]:

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from autosync.strategy.stages import PipelineSchedule, late_turns
+
 MIXED = -1
 """The rack of a stage whose hosts are in several."""
 
@@ -76,7 +78,8 @@ class DivisionProblem:
     `held_bytes` what it keeps until its backward pass. `forward_bytes` and `backward_bytes` cross the boundary behind a
     block. With `recompute`, a stage keeps what enters it instead. With `splits_backward`, it keeps microbatches until
     their gradients of weights are there. With `deals_evenly`, the hosts of a stage compute equally many microbatches.
-    `uplinks` are the rates of racks. A host also keeps `fixed_bytes`, and `state_factor` bytes for each byte of the
+    `unflushed` is the schedule if it is one without a flush, which keeps copies of parameters. `uplinks` are the rates
+    of racks. A host also keeps `fixed_bytes`, and `state_factor` bytes for each byte of the
     parameters that it trains. The check of the first step takes `check_bytes` besides the fixed ones. `entering` and
     `leaving` cross the outer ends, forward and backward, if other hosts compute what is beyond them: so many before and
     behind as `hosts_beyond` says. These add `least_rest` for all other microbatches.
@@ -94,6 +97,7 @@ class DivisionProblem:
     recompute: bool = False
     splits_backward: bool = False
     deals_evenly: bool = False
+    unflushed: PipelineSchedule | None = None
     fixed_bytes: float = 0.0
     check_bytes: float = 0.0
     state_factor: float = 0.0
@@ -185,7 +189,8 @@ class DivisionProblem:
         under_way = self.num_under_way(len(stage.hosts), num_behind)
         held = math.fsum(self.held_bytes[stage.begin : stage.end])
         kept = self.kept_bytes(under_way, held, self.crossing(stage.begin)[0])
-        needed = self.needed_bytes(self.trained_bytes([stage]), kept)
+        copies = self.num_copies(len(stage.hosts), num_behind)
+        needed = self.needed_bytes(self.trained_bytes([stage]), kept, copies)
         return needed <= min(self.hosts[host].memory for host in stage.hosts)
 
     def num_under_way(self, count: int, num_behind: int) -> int:
@@ -193,6 +198,17 @@ class DivisionProblem:
         before, behind = self.hosts_beyond
         others = len(self.hosts) - count + before if self.splits_backward else num_behind
         return min(-(-(count + others + behind) // count) + self.slack, -(-self.microbatches // count))
+
+    def num_copies(self, count: int, num_behind: int) -> int:
+        """Return how many copies of its parameters and gradients a host of a stage has, besides one of each."""
+        if self.unflushed is None:
+            return 0
+        if self.unflushed == "2bw":
+            # Each of the two batches under way has its own parameters, and one of them gradients of its own.
+            return 3
+        under_way = -(-(count + num_behind) // count) + self.slack
+        missed = late_turns(0, under_way, max(1, self.microbatches // count))
+        return missed + 1 if missed else 0
 
     def kept_bytes(self, under_way: int, held: float, entering: float) -> float:
         """Return what a host keeps of microbatches that are under way; of one, a backward pass needs all."""
@@ -203,9 +219,9 @@ class DivisionProblem:
         weights = math.fsum(math.fsum(self.weight_bytes[stage.begin : stage.end]) for stage in stages)
         return weights + math.fsum(one.num_bytes for one in self.tied if one.is_held_again(stages))
 
-    def needed_bytes(self, trained: float, kept: float) -> float:
+    def needed_bytes(self, trained: float, kept: float, num_copies: int = 0) -> float:
         """Return the memory of a host that trains so many bytes of parameters, and keeps so much of microbatches."""
-        return self.fixed_bytes + max(self.state_factor * trained + kept, self.check_bytes)
+        return self.fixed_bytes + max((self.state_factor + num_copies) * trained + kept, self.check_bytes)
 
     def time_of(self, stages: Sequence[BlockStage]) -> float:
         """Return the time of a step; infinite if a stage does not fit, or may not have so many hosts."""

@@ -251,7 +251,8 @@ class _Programme:
         if problem.recompute:
             entering = np.array([problem.crossing(boundary)[0] for boundary in range(problem.num_blocks + 1)])
             kept = under_way * entering[:, None] + _runs(problem.held_bytes)
-        in_a_step = problem.state_factor * self._trained_bytes() + kept
+        factor = problem.state_factor + problem.num_copies(count, num_behind)
+        in_a_step = factor * self._trained_bytes() + kept
         return np.asarray(problem.fixed_bytes + np.maximum(in_a_step, problem.check_bytes) > memory)
 
     @functools.cache  # noqa: B019 - see above

@@ -13,7 +13,7 @@ from autosync.strategy.dividing import partitioner
 from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem, StageHost, TiedWeight
 from autosync.strategy.dividing.partitioner import _Programme, partition
 from autosync.strategy.dividing.wrapped import wrapped
-from autosync.strategy.stages import ModelStage, most_under_way
+from autosync.strategy.stages import UNFLUSHED, ModelStage, PipelineSchedule, most_under_way
 
 NUM_CASES = 200
 
@@ -69,8 +69,9 @@ def _best_of_all(problem: DivisionProblem) -> float:
     return best
 
 
-def _check(seed: int, *, num_blocks: int, num_hosts: int) -> None:
+def _check(seed: int, *, num_blocks: int, num_hosts: int, unflushed: PipelineSchedule | None = None) -> None:
     problem = _problem(random.Random(seed), num_blocks, num_hosts)
+    problem = replace(problem, unflushed=unflushed, deals_evenly=unflushed is not None)
     best, found = _best_of_all(problem), partition(problem)
     if found is None:
         assert math.isinf(best)
@@ -84,6 +85,13 @@ def test_no_division_of_two_hundred_is_much_better() -> None:
     for seed in range(NUM_CASES):
         rng = random.Random(1000 + seed)
         _check(seed, num_blocks=rng.randint(1, 6), num_hosts=rng.randint(1, 4))
+
+
+def test_divisions_without_a_flush_fit_with_their_copies() -> None:
+    for seed in range(40):
+        rng = random.Random(2000 + seed)
+        schedule = rng.choice(UNFLUSHED)
+        _check(seed, num_blocks=rng.randint(1, 6), num_hosts=rng.randint(1, 4), unflushed=schedule)
 
 
 def test_equal_hosts_get_equal_compute() -> None:

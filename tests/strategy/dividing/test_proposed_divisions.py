@@ -11,6 +11,7 @@ from autosync.errors import InputError
 from autosync.plan.lowering import lower
 from autosync.search.node_memory import NodeMemory
 from autosync.specs.model import ModelSpec
+from autosync.specs.untrained import Untrained
 from autosync.strategy import legality
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.dividing.divide import (
@@ -168,3 +169,46 @@ def test_hosts_have_their_probed_rates_and_those_that_differ_little_count_as_equ
     assert others[:2] == [fast, fast]
     # The ranks of a node share its interface.
     assert [host.rate_out for host in others[2:]] == [25e4, 25e4]
+
+
+def test_a_frozen_parameter_on_both_sides_of_a_cut_is_no_tied_weight() -> None:
+    cuts = tuple(replace(cut, tied=("w0", "frozen")) for cut in MODEL.timeline.cuts)
+    frozen = Untrained(name="frozen", shape=(4, 8), reason="frozen")
+    model = replace(MODEL, untrained=(frozen,), timeline=replace(MODEL.timeline, cuts=cuts))
+    problem = problem_of(model, CLUSTER, 8)
+    assert problem is not None
+    assert len(problem.tied) == 1
+    assert divide(model, CLUSTER).stages
+
+
+def test_parameters_that_are_not_trained_take_memory() -> None:
+    frozen = (
+        Untrained(name="frozen", shape=(4, 8), dtype="float64", reason="frozen"),
+        Untrained(name="quantised", shape=(10,), dtype="int8", reason="frozen"),
+    )
+    with_frozen, without = (problem_of(model, CLUSTER, 8) for model in (replace(MODEL, untrained=frozen), MODEL))
+    assert with_frozen is not None
+    assert without is not None
+    assert with_frozen.fixed_bytes == without.fixed_bytes + 4 * 8 * 8 + 10 * 4
+
+
+def test_without_a_flush_copies_of_parameters_take_memory() -> None:
+    model, cluster = chain(6, batch_size=8), nodes(1, 1, 1)
+
+    def copies(schedule: PipelineSchedule | None, microbatches: int, slack: int = 0) -> list[int]:
+        problem = problem_of(model, cluster, microbatches, UnderWay(slack, unflushed=schedule))
+        assert problem is not None
+        return [problem.num_copies(1, num_behind) for num_behind in (2, 1, 0)]
+
+    assert copies(None, 1) == [0, 0, 0]
+    # As ranks keep them: two of parameters, and one of gradients.
+    assert copies("2bw", 6) == [3, 3, 3]
+    assert copies("stashing", 6) == [2, 2, 0]
+    assert copies("stashing", 1) == [3, 2, 0]
+    assert copies("stashing", 6, slack=6) == [3, 3, 2]
+    # The whole model, and about a third of it with the gradients of the first check, or with copies.
+    size = int(2.64 * model.num_bytes)
+    tight = replace(cluster, nodes=tuple(replace(node, memory_bytes=size) for node in cluster.nodes))
+    assert divide(model, tight, slack=0).stages
+    with pytest.raises(InputError, match="cannot be divided"):
+        divide(model, tight, schedule="2bw", slack=0)
