@@ -34,6 +34,10 @@ _MOST_GRADIENT_ERROR = 1 / 64
 
 Sums in another order may move a number past the kink of a ReLU, which changes a gradient by more than a rounding.
 """
+_NUM_GRADIENT_ROUNDINGS = 256
+"""Gradients of a model that has learned may still differ by so many roundings of its largest ones."""
+_PIECE = 2**20
+"""The elements of large tensors that are compared at a time."""
 _UNEVEN = (
     "the loss or a layer mixes examples or weighs them unevenly (BatchNorm, sums, masked means, negatives from the "
     "batch), so microbatches would train another model"
@@ -43,8 +47,20 @@ _UNEVEN = (
 def is_near(one: torch.Tensor, other: torch.Tensor, scale: float) -> bool:
     """Whether two tensors differ by roundings of numbers as large as `scale`."""
     tolerance = min(_MOST_ERROR, _NUM_ROUNDINGS * torch.finfo(other.dtype).eps)
-    error = float((one.double() - other.double()).norm())
+    pairs = zip(_pieces(one), _pieces(other), strict=True)
+    error = math.hypot(*(float((first.double() - second.double()).norm()) for first, second in pairs))
     return error <= tolerance * scale or (error == 0.0 and scale == 0.0)
+
+
+def norm_of(values: torch.Tensor) -> float:
+    """Return the norm of a dense tensor, computed in double precision."""
+    return math.hypot(*(float(piece.double().norm()) for piece in _pieces(values)))
+
+
+def _pieces(values: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Return a tensor in pieces, so that no whole copy in double precision is made."""
+    flat = values.reshape(-1)
+    return torch.split(torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat, _PIECE)
 
 
 def small_microbatches(batch: Any, draw: Callable[[], Any]) -> list[Any]:
@@ -105,7 +121,8 @@ class GradientComparison:
     """Compares the gradients of a few examples of several microbatches together with the mean of theirs.
 
     It looks at some of a model's parameters, and leaves their own gradients alone. Of each it remembers the largest
-    gradient: when a model has learned, gradients are small, and what roundings of larger numbers leave is not.
+    gradient: when a model has learned, gradients are small, and what roundings of larger numbers leave is not. What it
+    remembers fades by half in each comparison, down to what roundings leave, or it would see nothing later.
     """
 
     def __init__(self, task: Task, model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -113,8 +130,10 @@ class GradientComparison:
         self._model = model
         self._parameters = {name: one for name, one in parameters.items() if one.requires_grad}
         self._largest = dict.fromkeys(self._parameters, 0.0)
+        self._largest_ever = dict(self._largest)
         coarsest = max((torch.finfo(one.dtype).eps for one in self._parameters.values()), default=0.0)
         self._tolerance = max(_MOST_GRADIENT_ERROR, 64 * coarsest)
+        self._least_share = min(1.0, _NUM_GRADIENT_ROUNDINGS * coarsest / self._tolerance)
 
     def why_mixed(self, microbatches: Sequence[Any]) -> str:
         """Return why the gradients of the microbatches are not the mean of theirs; empty if they are."""
@@ -125,9 +144,10 @@ class GradientComparison:
         if not all(math.isfinite(_norm(one)) for one in rest.values()):
             # Training has diverged, which its losses show.
             return ""
+        self._fade()
         for piece in pieces:
             for name, gradient in self._gradients(piece).items():
-                self._largest[name] = max(self._largest[name], _norm(gradient))
+                self._note(name, _norm(gradient))
                 rest[name] = _less(rest.get(name), gradient / len(pieces))
         floor = math.hypot(*self._largest.values()) / 64
         for name, difference in rest.items():
@@ -137,6 +157,14 @@ class GradientComparison:
                     f"{_UNEVEN}"
                 )
         return ""
+
+    def _fade(self) -> None:
+        for name, ever in self._largest_ever.items():
+            self._largest[name] = max(self._largest[name] / 2, self._least_share * ever)
+
+    def _note(self, name: str, norm: float) -> None:
+        self._largest[name] = max(self._largest[name], norm)
+        self._largest_ever[name] = max(self._largest_ever[name], norm)
 
     def _gradients(self, batch: Any) -> dict[str, torch.Tensor]:
         with torch.enable_grad(), task_code(self._task, "loss(model, batch)", self._task.loss), _NoDropout():
@@ -150,8 +178,7 @@ class GradientComparison:
 
 
 def _norm(gradient: torch.Tensor) -> float:
-    values = gradient.coalesce().values() if gradient.is_sparse else gradient
-    return float(torch.linalg.vector_norm(values, dtype=None if values.is_complex() else torch.float64))
+    return norm_of(gradient.coalesce().values() if gradient.is_sparse else gradient)
 
 
 def _less(one: torch.Tensor | None, other: torch.Tensor) -> torch.Tensor:
@@ -163,7 +190,7 @@ def _less(one: torch.Tensor | None, other: torch.Tensor) -> torch.Tensor:
 
 
 class _NoDropout(TorchFunctionMode):
-    """While it is on, dropout lets all values through: that of modules, of functions and of attention."""
+    """While it is on, dropout lets all values through: that of modules, functions, attention and recurrent layers."""
 
     def __torch_function__(
         self, func: Any, _: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -171,13 +198,20 @@ class _NoDropout(TorchFunctionMode):
         given = dict(kwargs or {})
         if func in _DROPOUTS:
             return args[0] if args else given["input"]
-        if func is functional.scaled_dot_product_attention:
-            # The fifth argument is the probability.
-            if len(args) > 4:
-                args = (*args[:4], 0.0, *args[5:])
-            else:
-                given["dropout_p"] = 0.0
+        if func in _ATTENTION:
+            return _without_dropout(func, args, given, "dropout_p", _ATTENTION[func])
+        if func in _RECURRENT:
+            # Whether there are biases, the number of layers, and the probability.
+            has_biases = next((place for place, one in enumerate(args) if isinstance(one, bool)), len(args))
+            return _without_dropout(func, args, given, "dropout", has_biases + 2)
         return func(*args, **given)
+
+
+def _without_dropout(func: Any, args: tuple[Any, ...], given: dict[str, Any], name: str, place: int) -> Any:
+    """Call a function with 0 for its probability, which has this name and this place among the arguments."""
+    if place < len(args):
+        return func(*args[:place], 0.0, *args[place + 1 :], **given)
+    return func(*args, **{**given, name: 0.0})
 
 
 _DROPOUTS = {
@@ -192,6 +226,10 @@ _DROPOUTS = {
     torch.alpha_dropout,
     torch.feature_alpha_dropout,
 }
+_ATTENTION = {functional.scaled_dot_product_attention: 4, functional.multi_head_attention_forward: 10}
+"""Functions that drop attention weights, and the place of the probability among their arguments."""
+_RECURRENT = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
+"""Functions that drop what one recurrent layer gives to the next."""
 
 
 def _loss(task: Task, model: nn.Module, batch: Any) -> torch.Tensor:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from autosync.specs.model import ModelSpec
 from autosync.specs.profile.microbatch_losses import GradientComparison, small_microbatches, why_losses_mix
@@ -18,6 +19,41 @@ BATCH, WIDTH = 8, 4
 
 def _layers(*between: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), *between, nn.Tanh(), nn.Linear(WIDTH, 1))
+
+
+class _Attention(nn.Module):
+    """Attention drops its weights within one function of torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(WIDTH, 2, 8, batch_first=True)
+        self.attention = nn.MultiheadAttention(WIDTH, 2, dropout=0.5, batch_first=True)
+        self.last = nn.Linear(WIDTH, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.encoder(x.unsqueeze(1).expand(-1, 3, -1))
+        result: torch.Tensor = self.last(self.attention(rows, rows, rows)[0])
+        return result
+
+
+class _Recurrent(nn.Module):
+    """Recurrent layers drop what one gives to the next."""
+
+    def __init__(self, kind: Callable[..., nn.Module], *, packs: bool = False) -> None:
+        super().__init__()
+        self.layers = kind(WIDTH, WIDTH, num_layers=2, dropout=0.5, batch_first=True)
+        self.last = nn.Linear(WIDTH, 1)
+        self.packs = packs
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.unsqueeze(1).expand(-1, 3, -1)
+        if self.packs:
+            packed = pack_padded_sequence(rows, torch.full((len(x),), 3), batch_first=True)
+            rows = self.layers(packed)[0].data
+        else:
+            rows, _ = self.layers(rows)
+        result: torch.Tensor = self.last(rows)
+        return result
 
 
 def _task(
@@ -55,10 +91,14 @@ def profiled(request: pytest.FixtureRequest) -> Callable[[Task], ModelSpec]:
         _task(),
         _task(batch_size=1),
         _task(lambda: _layers(nn.Dropout(0.5))),
+        _task(_Attention),
+        _task(lambda: _Recurrent(nn.LSTM)),
+        _task(lambda: _Recurrent(nn.GRU)),
+        _task(lambda: _Recurrent(nn.RNN)),
         _task(lambda: _layers(nn.LayerNorm(WIDTH))),
         _task(lambda: _layers(nn.BatchNorm1d(WIDTH).eval().requires_grad_(requires_grad=False))),
     ],
-    ids=["mean", "one example", "dropout", "layer norm", "frozen batch norm"],
+    ids=["mean", "one example", "dropout", "attention", "lstm", "gru", "rnn", "layer norm", "frozen batch norm"],
 )
 def test_microbatches_that_train_the_same_model_are_timed(profiled: Callable[[Task], ModelSpec], task: Task) -> None:
     timeline = profiled(task).timeline
@@ -225,3 +265,40 @@ def test_gradients_that_are_no_numbers_are_not_judged() -> None:
     task = _task(loss=lambda model, x: model(x).square().mean() * float("nan"))
     pieces = small_microbatches(torch.randn(BATCH, WIDTH), torch.Tensor)
     assert GradientComparison(task, model, dict(model.named_parameters())).why_mixed(pieces) == ""
+
+
+def test_uneven_weights_are_seen_when_a_model_has_learned() -> None:
+    torch.manual_seed(1)
+    model, weigh = nn.Linear(WIDTH, 1), 1.0
+
+    def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        # Pieces have two examples, and both of them together four.
+        return weigh * model(x).square().mean() * (1.0 if len(x) == 2 else factor)
+
+    factor = 1.0
+    comparison = GradientComparison(_task(loss=loss), model, dict(model.named_parameters()))
+    pieces = [torch.randn(2, WIDTH) for _ in range(2)]
+    assert comparison.why_mixed(pieces) == ""
+    weigh, factor = 1 / 512, 2.0
+    # The first gradients were much larger. What is remembered of them fades.
+    found = [comparison.why_mixed(pieces) for _ in range(12)]
+    assert found[0] == ""
+    assert "is not the mean of theirs" in found[-1]
+    factor, weigh = 1.0, 1e-6
+    assert all(comparison.why_mixed(pieces) == "" for _ in range(40))
+
+
+def test_batches_of_different_lengths_have_no_cuts() -> None:
+    lengths = iter(range(3, 100))
+    task = replace(
+        _task(batch_size=1),
+        batch=lambda generator: torch.randn(1, next(lengths), WIDTH, generator=generator),
+    )
+    spec = profile(task, steps=1, cuts=True)
+    assert "batches have different shapes" in spec.timeline.uncut
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_dropout_between_recurrent_layers_of_packed_batches_is_left_out(kind: Callable[..., nn.Module]) -> None:
+    model = _Recurrent(kind, packs=True)
+    assert why_losses_mix(_task(), model, small_microbatches(torch.randn(BATCH, WIDTH), torch.Tensor)) == ""
