@@ -128,10 +128,11 @@ class ComputedTraining:
         available = free_bytes()
         if available is not None and num_bytes > _SHARE_OF_MEMORY * available:
             size = units.format_size(num_bytes)
-            return found._replace(
-                note=f"whether microbatches train the same model was not checked: {size} of parameters are too many "
-                "for this machine's memory"
+            unchecked = (
+                f"whether microbatches train the same model was not checked: {size} of parameters are too many for "
+                "this machine's memory"
             )
+            return found._replace(note="; ".join(filter(None, (found.note, unchecked))))
         return with_checked_losses(found, self._task, task_run.build_model(self._task), batch, self._batch_with_values)
 
     def split_layers(self, found: FoundCuts, spec: ModelSpec) -> tuple[SplitLayers, ...]:

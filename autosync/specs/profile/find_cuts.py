@@ -2,7 +2,7 @@
 
 The pass runs as it is (see `tape`). A model whose Python code reads the value of a parameter, of a tensor of the batch
 or of one that the model computed cannot be cut, because the recording does not show where that value goes. A second
-pass with fewer examples tells which bytes grow with the batch.
+pass with another number of examples tells which bytes grow with the batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import nn
 
 from autosync.errors import TaskError
 from autosync.specs.cuts import StageCut
-from autosync.specs.examples import count_divisible, examples_of, num_examples
+from autosync.specs.examples import count_divisible, examples_of, join_batches, num_examples
 from autosync.specs.profile.linear_calls import LinearUse, linear_uses
 from autosync.specs.profile.microbatch_losses import small_microbatches, why_changes_mix, why_losses_mix
 from autosync.specs.profile.recorder import ModelStructure
@@ -41,8 +41,8 @@ class FoundCuts(NamedTuple):
     modules: tuple[str, ...] = ()
 
 
-class SmallerBatch(NamedTuple):
-    """A batch with `num_examples` of the `num_whole` examples of another one, and what computes its loss."""
+class OtherBatch(NamedTuple):
+    """A batch with `num_examples` examples where the profiled one has `num_whole`, and what computes its loss."""
 
     batch: Any
     forward: Callable[[], Any]
@@ -54,8 +54,8 @@ def cuts_of_task(task: Task, structure: ModelStructure, model: nn.Module, batch:
     """Return the cuts of a task's model, from a pass over a batch."""
     if reason := why_no_microbatches(task, batch):
         return FoundCuts(uncut=reason)
-    smaller = half_batch(task, model, batch)
-    return find_cuts(structure, model, lambda: compute_loss(task, model, batch), batch, smaller=smaller)
+    other = other_batch(task, model, batch)
+    return find_cuts(structure, model, lambda: compute_loss(task, model, batch), batch, other=other)
 
 
 def with_checked_losses(
@@ -68,13 +68,22 @@ def with_checked_losses(
     if not found.cuts or found.mixes:
         return found
     try:
-        return found._replace(mixes=why_losses_mix(task, model, small_microbatches(batch, draw)))
+        return found._replace(mixes=why_losses_mix(task, model, _joinable(small_microbatches(batch, draw))))
     except TaskError as error:
         return _no_microbatches(error)
 
 
+def _joinable(microbatches: Sequence[Any]) -> Sequence[Any]:
+    """Return some microbatches; raise TaskError if they differ in their shapes."""
+    try:
+        join_batches(microbatches)
+    except RuntimeError as error:
+        raise TaskError(f"batches have different shapes ({error})", rule="with stages, all have one form") from error
+    return microbatches
+
+
 def _no_microbatches(error: TaskError) -> FoundCuts:
-    """Return that a model has no cuts because fewer examples cannot pass it, as when its code has fixed shapes."""
+    """Return that a model has no cuts because other numbers of examples cannot pass it: its code has fixed shapes."""
     return FoundCuts(uncut=f"a microbatch cannot pass: {error.problems[0].what}")
 
 
@@ -89,16 +98,12 @@ def why_no_microbatches(task: Task, batch: Any) -> str:
     return f"its batches have {found} examples, and the task declares a batch_size of {task.batch_size}"
 
 
-def half_batch(task: Task, model: nn.Module, batch: Any) -> SmallerBatch | None:
-    """Return half of the examples of a batch; None if it cannot be divided."""
-    try:
-        num_whole = num_examples(batch)
-    except TaskError:
-        return None
-    if num_whole < 2:
-        return None
-    half = examples_of(batch, 0, num_whole // 2)
-    return SmallerBatch(half, lambda: compute_loss(task, model, half), num_whole // 2, num_whole)
+def other_batch(task: Task, model: nn.Module, batch: Any) -> OtherBatch:
+    """Return half of the examples of a batch, or its single example twice."""
+    num_whole = num_examples(batch)
+    count = num_whole // 2 or 2
+    other = examples_of(batch, 0, count) if num_whole > 1 else join_batches([batch, batch])
+    return OtherBatch(other, lambda: compute_loss(task, model, other), count, num_whole)
 
 
 def find_cuts(
@@ -107,30 +112,46 @@ def find_cuts(
     forward: Callable[[], Any],
     batch: Any,
     *,
-    smaller: SmallerBatch | None = None,
+    other: OtherBatch | None = None,
 ) -> FoundCuts:
-    """Run `forward`, which computes the loss of a batch, and return the model's cuts."""
-    kept = _Kept(model, batch)
-    with torch.autograd.graph.saved_tensors_hooks(kept.keep, lambda tensor: tensor):
-        tape = record(structure, model, kept.following(structure, forward), batch)
+    """Run `forward`, which computes the loss of a batch, and return the model's cuts.
+
+    The model has passed batches before. So what fails here is what cannot be recorded.
+    """
+    try:
+        kept = _Kept(model, batch)
+        with torch.autograd.graph.saved_tensors_hooks(kept.keep, lambda tensor: tensor):
+            tape = record(structure, model, kept.following(structure, forward), batch)
+    except Exception as error:  # noqa: BLE001 - torch refuses to record some calls in its own ways
+        told = error.problems[0].what if isinstance(error, TaskError) else f"{type(error).__name__}: {error}"
+        return FoundCuts(uncut=f"its pass cannot be recorded: {told}")
     if tape.problem:
         return FoundCuts(uncut=tape.problem)
     if len(tape.modules) < 2:
         return FoundCuts(uncut=f"the pass calls {len(tape.modules)} modules with parameters (two or more)")
     cuts = [_cut(structure, tape, kept, before) for before in range(1, len(tape.modules)) if not tape.is_torn(before)]
-    if smaller is not None:
+    if other is not None:
         try:
-            less = record(structure, model, smaller.forward, smaller.batch)
+            second = record(structure, model, other.forward, other.batch)
         except TaskError as error:
             return _no_microbatches(error)
-        if not less.problem and less.modules == tape.modules:
-            cuts = _with_fixed(cuts, less, smaller)
+        if second.problem or second.modules != tape.modules:
+            return FoundCuts(uncut=second.problem or CHANGING)
+        cuts = _with_fixed(cuts, second, other)
     return FoundCuts(
         cuts=tuple(cuts),
         mixes=why_changes_mix(tape.changed),
+        note=_CHECKPOINTING if tape.keeps_otherwise else "",
         linears=linear_uses(tape),
         modules=tuple(tape.modules),
     )
+
+
+CHANGING = "the modules that it calls change from pass to pass"
+_CHECKPOINTING = (
+    "with stages, activations are kept as without the model's own activation checkpointing, and the memory for them is "
+    "not known (recompute: true computes them again)"
+)
 
 
 class _Kept:
@@ -196,20 +217,20 @@ def _crossing_bytes(tape: Tape, before: int) -> tuple[int, int]:
     return with_gradient, sum(value.num_bytes for value in values) - with_gradient
 
 
-def _with_fixed(cuts: Sequence[StageCut], tape: Tape, smaller: SmallerBatch) -> list[StageCut]:
+def _with_fixed(cuts: Sequence[StageCut], tape: Tape, other: OtherBatch) -> list[StageCut]:
     """Return the cuts with the bytes that do not grow with the batch."""
     found = []
     for cut in cuts:
-        less, less_constant = _crossing_bytes(tape, cut.before)
-        fixed = _fixed(cut.num_bytes, less, smaller), _fixed(cut.constant_bytes, less_constant, smaller)
+        num_bytes, constant_bytes = _crossing_bytes(tape, cut.before)
+        fixed = _fixed(cut.num_bytes, num_bytes, other), _fixed(cut.constant_bytes, constant_bytes, other)
         found.append(replace(cut, fixed_bytes=fixed[0], fixed_constant_bytes=fixed[1]))
     return found
 
 
-def _fixed(num_bytes: int, less: int, smaller: SmallerBatch) -> int:
-    """Return the bytes without examples, on the line through those with more and with fewer; 0 if that is no line."""
-    of_one, rest = divmod(num_bytes - less, smaller.num_whole - smaller.num_examples)
-    fixed = num_bytes - of_one * smaller.num_whole
+def _fixed(num_bytes: int, of_other: int, other: OtherBatch) -> int:
+    """Return the bytes without examples, on the line through those of both batches; 0 if that is no line."""
+    of_one, rest = divmod(num_bytes - of_other, other.num_whole - other.num_examples)
+    fixed = num_bytes - of_one * other.num_whole
     return fixed if not rest and 0 <= fixed <= num_bytes else 0
 
 

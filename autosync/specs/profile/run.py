@@ -22,7 +22,7 @@ from autosync.specs.profile.assemble import ProfileRecords, assemble
 from autosync.specs.profile.batch_sizes import check_sizes, with_microbatches
 from autosync.specs.profile.computed_training import ComputedTraining
 from autosync.specs.profile.device_rates import OperationRate
-from autosync.specs.profile.find_cuts import FoundCuts
+from autosync.specs.profile.find_cuts import CHANGING, FoundCuts
 from autosync.specs.profile.known_devices import DEFAULT_DEVICE, Precision, known_device, training_rate
 from autosync.specs.profile.measured_training import MeasuredTraining, device_name
 from autosync.specs.profile.scaled_times import scaled
@@ -158,7 +158,7 @@ def _with_cuts(spec: ModelSpec, training: _Training, tell: Progress) -> ModelSpe
     found = training.cuts()
     if found.cuts and found.modules != tuple(segment.module for segment in spec.timeline.forward):
         # The numbers of these cuts would be those of other segments in the timeline.
-        found = FoundCuts(uncut="the modules that it calls change from pass to pass")
+        found = FoundCuts(uncut=CHANGING)
     timeline = replace(spec.timeline, cuts=found.cuts, uncut=found.uncut, mixes=found.mixes)
     spec = replace(spec, timeline=timeline, notes=(*spec.notes, *filter(None, (found.note,))))
     if not found.cuts or found.mixes:

@@ -10,6 +10,7 @@ a call makes is a *value* with a number. Parameters, buffers and constants are n
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from autosync.specs.profile.recorder import ModelStructure
+from autosync.specs.profile.untaped_calls import saving_hooks, takes_values, why_lost, why_unseen
 
 _READERS = frozenset(
     getattr(torch.Tensor, name)
@@ -82,13 +84,17 @@ class TapeCall(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class TapeValue:
-    """A value: the segment that makes it (-1: a tensor of the batch), the segments that use it, and its form."""
+    """A value: the segment that makes it (-1: a tensor of the batch), the segments that use it, and its form.
+
+    `from_batch` says whether it depends on what the batch's tensors hold.
+    """
 
     made: int
     shape: tuple[int, ...]
     dtype: torch.dtype
     storage: int
     has_gradient: bool = False
+    from_batch: bool = False
     uses: set[int] = field(default_factory=set)
 
     @property
@@ -103,7 +109,8 @@ class Tape:
     `problem` is the reason why it cannot be cut, if there is one. `modules` are the called modules by segment, `batch`
     the values of the batch's tensors, in order, and `loss` the result. `uses` are the segments that use each parameter,
     by name, and `changed` the parameters and buffers that the pass changes. `constants` are tensors that come from
-    elsewhere.
+    elsewhere. `from_batch` are the batch's tensors and what the pass has computed from them, where they still exist.
+    `keeps_otherwise` says whether the pass decides itself what autograd keeps, as by activation checkpointing.
     """
 
     def __init__(self) -> None:
@@ -116,6 +123,8 @@ class Tape:
         self.uses: dict[str, set[int]] = {}
         self.changed: list[str] = []
         self.constants: list[torch.Tensor] = []
+        self.from_batch: list[weakref.ref[torch.Tensor]] = []
+        self.keeps_otherwise = False
         # The segment and the storage of each change in place.
         self.changes: list[tuple[int, int]] = []
 
@@ -177,17 +186,27 @@ class _Recording(TorchFunctionMode):
         self._own = {id(tensor): name for name, tensor in own}
         self._versions = {name: (tensor, tensor._version) for name, tensor in own}  # noqa: SLF001 - torch's counter of changes has no other name
         self._constants: set[int] = set()
+        self._saving = saving_hooks()
         # Values that had no gradient when they were last made or changed.
         self._without_gradient: set[int] = set()
-        tape.batch = tuple(self._add(tensor, made=-1) for tensor in tensors_of(batch))
+        tape.batch = tuple(self._add(tensor, made=-1, from_batch=True) for tensor in tensors_of(batch))
 
     def end(self, loss: torch.Tensor) -> None:
         """Finish the tape: note what is only known at the end."""
         tape = self._tape
         for tensor in self._kept:
-            tape.values[self._numbers[id(tensor)]].has_gradient = tensor.requires_grad
+            value = tape.values[self._numbers[id(tensor)]]
+            value.has_gradient = tensor.requires_grad
+            if value.from_batch:
+                tape.from_batch.append(weakref.ref(tensor))
         tape.loss = self._numbers.get(id(loss), -1)
-        tape.changed = [name for name, (tensor, before) in self._versions.items() if tensor._version != before]  # noqa: SLF001 - see above
+        # A change of `.data` counts no version.
+        changed = {storage for _, storage in tape.changes}
+        tape.changed = [
+            name
+            for name, (tensor, before) in self._versions.items()
+            if tensor._version != before or _storage(tensor) in changed  # noqa: SLF001 - see above
+        ]
         if tape.loss < 0 and not tape.problem:
             tape.problem = "its loss is computed by code whose calls are not seen"
         elif tape.loss >= 0:
@@ -203,8 +222,15 @@ class _Recording(TorchFunctionMode):
                 return iter(args[0].unbind(0))
         given, form = tree_flatten((args, dict(kwargs or {})))
         tensors = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
+        if reason := why_unseen(tensors):
+            self._refuse(reason)
+            return func(*args, **(kwargs or {}))
         before = [tensor._version for tensor in tensors]  # noqa: SLF001 - see above
+        needed = [tensor.requires_grad for tensor in tensors]
         result = func(*args, **(kwargs or {}))
+        turned = needed != [tensor.requires_grad for tensor in tensors]
+        if reason := why_lost(func, turns_gradients=turned):
+            self._refuse(reason)
         changed = [tensor for tensor, version in zip(tensors, before, strict=True) if tensor._version != version]  # noqa: SLF001 - see above
         self._note(func, given, form, tree_leaves(result), changed)
         return result
@@ -214,8 +240,13 @@ class _Recording(TorchFunctionMode):
     ) -> None:
         tape, segment = self._tape, self._tape.segment
         leaves = tuple(self._argument(func, leaf) for leaf in given)
+        from_batch = any(
+            tape.values[leaf.value].from_batch and takes_values(func, place)
+            for place, leaf in enumerate(leaves)
+            if isinstance(leaf, Slot)
+        )
         made = [
-            (place, self._add(leaf, made=segment))
+            (place, self._add(leaf, made=segment, from_batch=from_batch))
             for place, leaf in enumerate(results)
             if isinstance(leaf, torch.Tensor) and not self._is_known(leaf)
         ]
@@ -224,8 +255,11 @@ class _Recording(TorchFunctionMode):
             return
         if torch.is_autocast_enabled("cpu") and not tape.problem:
             tape.problem = "it runs under autocast, whose casts are not recorded"
+        tape.keeps_otherwise |= saving_hooks() != self._saving
         mutates = tuple(self._numbers[id(tensor)] for tensor in changed if id(tensor) in self._numbers)
         self._without_gradient.difference_update(mutates)
+        for number in mutates:
+            tape.values[number].from_batch |= from_batch
         tape.calls.append(TapeCall(func, leaves, form, tuple(made), mutates, segment, torch.is_grad_enabled()))
 
     def _argument(self, func: Any, leaf: Any) -> Any:
@@ -247,12 +281,24 @@ class _Recording(TorchFunctionMode):
             if func in _READERS:
                 self._refuse_reading()
             tape.uses.setdefault(self._parameters[id(leaf)], set()).add(tape.segment)
-        elif id(leaf) not in self._own and id(leaf) not in self._constants:
-            if leaf.requires_grad:
-                self._refuse_code()
-            self._constants.add(id(leaf))
-            tape.constants.append(leaf)
+        elif id(leaf) not in self._own:
+            self._refuse_gradient(leaf)
+            if id(leaf) not in self._constants:
+                self._constants.add(id(leaf))
+                tape.constants.append(leaf)
         return leaf
+
+    def _refuse_gradient(self, constant: torch.Tensor) -> None:
+        """Refuse a tensor from elsewhere that gets a gradient. A teacher's parameter under no_grad gets none."""
+        if not constant.requires_grad:
+            return
+        if not constant.is_leaf:
+            self._refuse_code()
+        elif torch.is_grad_enabled():
+            self._refuse(
+                "uses a tensor outside the model that needs a gradient (a parameter is in the model, and what is not "
+                "trained is used under torch.no_grad())"
+            )
 
     def _refuse_unseen(self, number: int, tensor: torch.Tensor) -> None:
         """Refuse a tensor that has got a gradient outside recorded calls, as the result of an autograd function."""
@@ -269,23 +315,33 @@ class _Recording(TorchFunctionMode):
             )
 
     def _refuse_reading(self) -> None:
+        self._refuse("reads the value of a tensor, as by .item()")
+
+    def _refuse(self, what: str) -> None:
+        """Say that the code here does something that cannot be recorded."""
         tape = self._tape
         if not tape.problem:
             where = f"in or after {tape.modules[-1]}" if tape.modules else "before its first module"
-            tape.problem = f"the code {where} reads the value of a tensor, as by .item()"
+            tape.problem = f"the code {where} {what}"
 
     def _is_known(self, tensor: torch.Tensor) -> bool:
         key = id(tensor)
         return key in self._numbers or key in self._own or key in self._constants
 
-    def _add(self, tensor: torch.Tensor, *, made: int) -> int:
+    def _add(self, tensor: torch.Tensor, *, made: int, from_batch: bool) -> int:
         tape = self._tape
         number = self._numbers[id(tensor)] = len(tape.values)
         self._kept.append(tensor)
         if not tensor.requires_grad:
             self._without_gradient.add(number)
         tape.values.append(
-            TapeValue(made=made, shape=tuple(tensor.shape), dtype=tensor.dtype, storage=_storage(tensor))
+            TapeValue(
+                made=made,
+                shape=tuple(tensor.shape),
+                dtype=tensor.dtype,
+                storage=_storage(tensor),
+                from_batch=from_batch,
+            )
         )
         return number
 
@@ -307,4 +363,8 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
 def _storage(tensor: torch.Tensor) -> int:
     if tensor.layout != torch.strided:
         return id(tensor)
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch has no other identity of a storage
+    try:
+        return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch has no other identity of a storage
+    except (RuntimeError, NotImplementedError):
+        # Tensors that torch itself wraps have none.
+        return id(tensor)

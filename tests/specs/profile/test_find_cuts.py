@@ -1,11 +1,15 @@
 """Cuts are found by what crosses them: skip connections, masks, tied weights; and models that cannot be cut say why."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from autosync.specs.profile.find_cuts import FoundCuts, SmallerBatch, find_cuts
+from autosync.specs.profile.find_cuts import FoundCuts, OtherBatch, cuts_of_task, find_cuts
 from autosync.specs.profile.recorder import structure_of
+from autosync.specs.task import Task
 
 BATCH, WIDTH = 4, 8
 ROW = 4 * WIDTH
@@ -115,8 +119,8 @@ def test_what_does_not_grow_with_the_batch_is_told_apart() -> None:
 
     model, whole = Places(), torch.randn(BATCH, WIDTH)
     half = whole[: BATCH // 2]
-    smaller = SmallerBatch(half, lambda: model(half).square().mean(), BATCH // 2, BATCH)
-    found = find_cuts(structure_of(model), model, lambda: model(whole).square().mean(), whole, smaller=smaller)
+    other = OtherBatch(half, lambda: model(half).square().mean(), BATCH // 2, BATCH)
+    found = find_cuts(structure_of(model), model, lambda: model(whole).square().mean(), whole, other=other)
     first, second = found.cuts
     assert (first.num_bytes, first.fixed_bytes) == (3 * ROW, 3 * ROW)
     assert (first.constant_bytes, first.fixed_constant_bytes) == (ROW, ROW)
@@ -145,3 +149,61 @@ def test_models_that_cannot_be_cut_say_why() -> None:
     assert "reads the value of a tensor" in _cuts_of(_Reads()).uncut
     assert "1 modules with parameters" in _cuts_of(_linear()).uncut
     assert "scripted" in _cuts_of(torch.jit.script(nn.Sequential(_linear(), _linear()))).uncut
+
+
+def test_what_cannot_be_recorded_is_a_reason() -> None:
+    class Mapped(_Skip):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            rows = torch.vmap(torch.tanh)(self.first(x))
+            result: torch.Tensor = self.third(self.second(rows))
+            return result
+
+    model, batch = Mapped(), torch.randn(BATCH, WIDTH)
+    model(batch)
+    assert "vmap" in _cuts_of(model, batch).uncut
+
+    class Fails(_Skip):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autograd.graph.disable_saved_tensors_hooks("not here"):
+                return super().forward(x)
+
+    assert "its pass cannot be recorded: " in _cuts_of(Fails()).uncut
+
+
+def test_a_single_example_is_compared_with_two() -> None:
+    class Table(_Skip):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            table = torch.arange(float(WIDTH)).cos()
+            result: torch.Tensor = self.third(torch.tanh(self.second(torch.tanh(self.first(x))))) * table
+            return result
+
+    task = Task(
+        name="single",
+        model=Table,
+        batch=lambda generator: torch.randn(1, WIDTH, generator=generator),
+        loss=lambda model, x: model(x).square().mean(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        batch_size=1,
+    )
+    model = Table()
+    found = cuts_of_task(task, structure_of(model), model, torch.randn(1, WIDTH))
+    assert [(cut.num_bytes, cut.fixed_bytes) for cut in found.cuts] == [(ROW, 0), (ROW, 0)]
+    assert [(cut.constant_bytes, cut.fixed_constant_bytes) for cut in found.cuts] == [(ROW, ROW), (ROW, ROW)]
+    fixed = replace(task, loss=lambda model, x: model(x.view(1, WIDTH)).square().mean())
+    assert "a microbatch cannot pass" in cuts_of_task(fixed, structure_of(model), model, torch.randn(1, WIDTH)).uncut
+    other = replace(task, loss=lambda model, x: (model if len(x) == 1 else model.first)(x).square().mean())
+    uncut = cuts_of_task(other, structure_of(model), model, torch.randn(1, WIDTH)).uncut
+    assert uncut == "the modules that it calls change from pass to pass"
+
+
+def test_activation_checkpointing_is_noted() -> None:
+    class Checkpointed(_Skip):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = torch.tanh(self.first(x))
+            result: torch.Tensor = self.third(checkpoint(self.second, x, use_reentrant=False))
+            return result
+
+    found = _cuts_of(Checkpointed())
+    assert len(found.cuts) == 2
+    assert "recompute: true" in found.note
+    assert _cuts_of(_Skip()).note == ""

@@ -155,3 +155,138 @@ def test_changed_buffers_are_named() -> None:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH))
     tape = _tape(model, lambda x: model(x).sum(), torch.randn(3, WIDTH))
     assert "1.num_batches_tracked" in tape.changed
+
+
+def _two_layers() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1))
+
+
+def _hooked_node(_: nn.Sequential, y: torch.Tensor) -> None:
+    assert y.grad_fn is not None
+    y.grad_fn.register_hook(lambda *_: None)
+
+
+def _replaced_data(model: nn.Sequential, _: torch.Tensor) -> None:
+    model[1].weight.data = model[1].weight.data.clamp(-1, 1)
+
+
+@pytest.mark.parametrize(
+    ("act", "reason"),
+    [
+        (lambda _, y: y.register_hook(lambda gradient: gradient.sign()), "puts a hook on a gradient"),
+        (lambda model, _: model[1].weight.register_hook(torch.sign), "puts a hook on a gradient"),
+        (lambda model, _: model[1].weight.register_post_accumulate_grad_hook(print), "puts a hook on a gradient"),
+        (lambda _, y: y.retain_grad(), "puts a hook on a gradient"),
+        (_hooked_node, "puts a hook on a gradient"),
+        (_replaced_data, "puts other values into a tensor"),
+        (lambda _, y: y.detach_(), "changes whether a tensor needs a gradient"),
+        (lambda model, _: model[1].weight.requires_grad_(requires_grad=False), "changes whether a tensor needs"),
+        (lambda model, _: setattr(model[1].bias, "requires_grad", False), "changes whether a tensor needs"),
+    ],
+    ids=["hook", "of a parameter", "accumulated", "retained", "node", "data", "detached", "frozen", "set"],
+)
+def test_what_a_recorded_pass_would_not_repeat_is_a_problem(act: Callable[..., object], reason: str) -> None:
+    model = _two_layers()
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        y = model[0](x)
+        act(model, y)
+        result: torch.Tensor = model[1](y).sum()
+        return result
+
+    problem = _tape(model, forward, torch.randn(3, WIDTH)).problem
+    assert problem.startswith("the code in or after 0 ")
+    assert reason in problem
+
+
+def test_a_need_for_gradients_that_stays_as_it_is_is_no_problem() -> None:
+    model = _two_layers()
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        model[1].weight.requires_grad_(requires_grad=True)
+        x.requires_grad = False
+        result: torch.Tensor = model(x).sum()
+        return result
+
+    assert _tape(model, forward, torch.randn(3, WIDTH)).problem == ""
+
+
+def test_a_parameter_whose_data_change_in_place_is_named() -> None:
+    model = _two_layers()
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        model[1].weight.data.clamp_(-1e-3, 1e-3)
+        result: torch.Tensor = model(x).sum()
+        return result
+
+    assert _tape(model, forward, torch.randn(3, WIDTH)).changed == ["1.weight"]
+
+
+def test_tensors_that_torch_hides_are_a_problem() -> None:
+    model, row = _two_layers(), torch.randn(WIDTH)
+
+    def mapped(x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = (model(x) * torch.vmap(lambda one: (one * row).sum())(x).detach()).sum()
+        return result
+
+    assert "torch.vmap" in _tape(model, mapped, torch.randn(3, WIDTH)).problem
+
+    def inferred(x: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            scale = x.square().sum(1, keepdim=True)
+            scale = scale + 1
+        result: torch.Tensor = (model(x) + scale).sum()
+        return result
+
+    assert "torch.inference_mode()" in _tape(model, inferred, torch.randn(3, WIDTH)).problem
+
+
+def test_a_teacher_outside_the_model_is_part_of_the_pass() -> None:
+    torch.manual_seed(1)
+    model, teacher = _two_layers().double(), _two_layers().double()
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            wanted = teacher(x)
+        result: torch.Tensor = (model(x) - wanted).square().mean()
+        return result
+
+    tape = _tape(model, forward, torch.randn(3, WIDTH, dtype=torch.float64))
+    assert tape.problem == ""
+    other = torch.randn(5, WIDTH, dtype=torch.float64)
+    found = _again(tape, other)
+    # What the teacher computes is that of the other batch.
+    torch.testing.assert_close(found, forward(other), rtol=0, atol=0)
+    found.backward()
+    assert all(one.grad is None for one in teacher.parameters())
+
+
+def test_a_layer_outside_the_model_that_gets_gradients_is_a_problem() -> None:
+    model, other = _two_layers(), nn.Linear(1, 1)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            other(model(x))
+        result: torch.Tensor = other(model(x)).sum()
+        return result
+
+    problem = _tape(model, forward, torch.randn(3, WIDTH)).problem
+    assert "uses a tensor outside the model that needs a gradient" in problem
+
+
+def test_what_comes_from_the_batch_is_known_while_it_exists() -> None:
+    model = _two_layers()
+    kept: list[torch.Tensor] = []
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        mask = x.new_ones(WIDTH) + torch.zeros_like(x)
+        scale = torch.zeros(1)
+        scale.add_(x.std())
+        kept[:] = [mask, scale, torch.arange(3).to(x)]
+        result: torch.Tensor = model(x * mask / scale).sum()
+        return result
+
+    batch = torch.randn(3, WIDTH)
+    tape = _tape(model, forward, batch)
+    found = [tensor for reference in tape.from_batch if (tensor := reference()) is not None]
+    assert [id(one) for one in found] == [id(batch), id(kept[1])]
