@@ -14,10 +14,14 @@ from autosync.errors import OperationError
 from autosync.plan.bundling import bundled
 from autosync.plan.lowering import lower
 from autosync.runtime.stages.batch_form import microbatches_of
+from autosync.runtime.stages.counted_targets import counted_targets
 from autosync.runtime.stages.later_checks import LaterChecks, _period
 from autosync.runtime.stages.recorded_model import num_examples_of, record_stages
 from autosync.specs.examples import join_batches
 from autosync.specs.model import ModelSpec
+from autosync.specs.profile.recorder import structure_of
+from autosync.specs.profile.run import profile
+from autosync.specs.profile.tape import record
 from autosync.specs.task import Task
 from autosync.specs.task_file import load_task
 from autosync.strategy.dividing.divided import divided_strategy
@@ -116,3 +120,68 @@ def test_a_training_that_diverges_is_not_refused(staged_spec: Spec) -> None:
     for parameter in checked.model.parameters():
         parameter.data.fill_(float("inf"))
     assert checked.check()
+
+
+NUM_WORDS, LENGTH = 11, 101
+
+
+class Words(nn.Module):
+    """Tells the next word from the last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.output = nn.Embedding(NUM_WORDS, 8), nn.Linear(8, NUM_WORDS)
+
+    def forward(self, text: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.output(self.words(text))
+        return scores
+
+
+def _texts(**options: Any) -> Task:
+    criterion = nn.CrossEntropyLoss(**options)
+    return Task(
+        name="texts",
+        model=Words,
+        batch=lambda generator: torch.randint(NUM_WORDS, (4, LENGTH), generator=generator),
+        loss=lambda model, text: criterion(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten()),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        batch_size=4,
+    )
+
+
+def test_a_single_target_that_is_ignored_is_found() -> None:
+    task = _texts(ignore_index=-100, label_smoothing=0.1)
+    checked = Checked(profile(task, steps=1, cuts=True), task, (0, 1))
+    batch = checked.batch()
+    # Steps 2 to 4, of which the last is checked by its targets alone.
+    assert [checked.check(batch) for _ in range(3)] == [True, True, False]
+    batch[0, -1] = -100
+    with pytest.raises(
+        OperationError, match="in step 5, the loss is a mean over 199 to 200 targets of each microbatch"
+    ):
+        checked.check(batch)
+    # As many in each of the four microbatches of two texts.
+    batch[::2, -1] = -100
+    assert not checked.check(batch)
+
+
+def test_classes_that_weigh_unevenly_are_refused() -> None:
+    task = _texts(weight=torch.linspace(1, 1.02, NUM_WORDS))
+    with pytest.raises(OperationError, match="weights of classes: microbatches weigh unevenly"):
+        Checked(profile(task, steps=1, cuts=True), task, (0, 1))
+    alike = _texts(weight=torch.ones(NUM_WORDS))
+    assert Checked(profile(alike, steps=1, cuts=True), alike, (0, 1)).check()
+
+
+def test_a_sum_over_targets_and_probabilities_are_not_counted() -> None:
+    summed = _texts(reduction="sum")
+    model = Words()
+    text = summed.batch(torch.Generator().manual_seed(1))
+    structure = structure_of(model)
+    assert counted_targets(record(structure, model, lambda: summed.loss(model, text), text)) is None
+
+    def likely() -> torch.Tensor:
+        scores = model(text).flatten(0, 1)
+        return functional.cross_entropy(scores, torch.ones_like(scores) / NUM_WORDS)
+
+    assert counted_targets(record(structure, model, likely, text)) is None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
 from autosync.errors import OperationError
 from autosync.specs.examples import count_divisible, examples_of
-from autosync.specs.task_run import map_tensors
 
 
 def microbatches_of(batch: Any, count: int, size: int) -> list[Any]:
@@ -24,7 +25,24 @@ def microbatches_of(batch: Any, count: int, size: int) -> list[Any]:
 
 def form_of(batch: Any) -> str:
     """Return in words all of a batch but the values of its tensors."""
-    return repr(map_tensors(batch, _form_of_tensor))
+    # No object of the batch's classes is made: it would have words where its class expects tensors.
+    if isinstance(batch, torch.Tensor):
+        return repr(f"{batch.dtype} {list(batch.shape)}".removeprefix("torch."))
+    kind = type(batch).__name__
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return f"{kind}({_named(zip(batch._fields, batch, strict=True))})"
+    if isinstance(batch, list | tuple):
+        return f"{'' if type(batch) is list else kind}[{', '.join(map(form_of, batch))}]"
+    if isinstance(batch, Mapping):
+        entries = ", ".join(f"{key!r}: {form_of(batch[key])}" for key in batch)
+        return f"{'' if type(batch) is dict else kind}{{{entries}}}"
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return f"{kind}({_named((one.name, getattr(batch, one.name, None)) for one in dataclasses.fields(batch))})"
+    return repr(batch)
+
+
+def _named(parts: Iterable[tuple[str, Any]]) -> str:
+    return ", ".join(f"{name}={form_of(part)}" for name, part in parts)
 
 
 _NUM_BEFORE, _NUM_SHOWN = 40, 120
@@ -48,7 +66,3 @@ def refuse_other_form(found: str, wanted: str) -> None:
 def _excerpt(form: str, begin: int) -> str:
     end = begin + _NUM_SHOWN
     return f"{'…' if begin else ''}{form[begin:end]}{'…' if end < len(form) else ''}"
-
-
-def _form_of_tensor(tensor: torch.Tensor) -> Any:
-    return f"{tensor.dtype} {list(tensor.shape)}".removeprefix("torch.")

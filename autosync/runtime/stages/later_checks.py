@@ -21,7 +21,7 @@ from torch import nn
 from autosync.errors import OperationError
 from autosync.plan.types import Plan
 from autosync.runtime.stages.recorded_model import UNDIVIDED, num_examples_of, pass_forward
-from autosync.runtime.stages.stage_program import StageWork
+from autosync.runtime.stages.stage_program import StageProgram, StageWork
 from autosync.specs.profile.microbatch_losses import GradientComparison, is_near
 from autosync.specs.profile.tape import tensors_of
 from autosync.specs.task import Task
@@ -55,10 +55,18 @@ class LaterChecks:
         self._num_checks = 0
         # When a model has learned, its loss is small, and what roundings of larger numbers leave is not.
         self._largest_loss = 0.0
+        self._targets = last.targets if isinstance(last := programs[-1], StageProgram) else None
 
     def check(self, microbatches: Sequence[Any]) -> bool:
-        """Check a step if it is its turn, and return whether it was. Call it in all steps but the first."""
+        """Check a step if it is its turn, and return whether it was. Call it in all steps but the first.
+
+        Targets that are ignored are counted in each step.
+        """
         number, self._num_steps = self._num_steps, self._num_steps + 1
+        if self._targets is not None:
+            reason = self._targets.why_uneven([tensors_of(one) for one in microbatches])
+            if reason:
+                raise OperationError(f"in step {number + 1}, {reason}{UNDIVIDED}")
         if number % self._period and (number > self._period or number.bit_count() > 1):
             return False
         first = self._num_checks % len(microbatches)

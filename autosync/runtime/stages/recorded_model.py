@@ -1,17 +1,19 @@
 """Records a model's pass on a microbatch, and checks that its stages together compute what the model computes.
 
-The pass is recorded once, in the first step, and refused wherever stages would train something else: parameters on
-ranks that the plan does not give them to, other bytes than the plan's, layers that change buffers, code that depends on
-random numbers of Python. Then the stages run on another microbatch, one after the other on this rank, and must give the
-same loss and gradients as the model itself. The loss and the gradients of some microbatches together must be the mean
-of theirs. `later_checks` repeats some of this in later steps.
+The pass is recorded in the first step, after one in which the model makes what it keeps for all passes. It is refused
+wherever stages would train something else: parameters on ranks that the plan does not give them to, other bytes than
+the plan's, layers that change buffers, code that depends on random numbers of Python. Then the stages run on another
+microbatch, one after the other on this rank, and must give the same loss and gradients as the model itself. The loss
+and the gradients of some microbatches together must be the mean of theirs. `later_checks` repeats some of this in later
+steps.
 """
 
 from __future__ import annotations
 
+import math
 import pickle
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,8 @@ from autosync.errors import OperationError
 from autosync.plan.types import Local, Plan, StagePass, Transfer
 from autosync.runtime.stages.recorded_values import RecordedValues
 from autosync.runtime.stages.stage_program import PassedMicrobatch, StageProgram, StageWork, stage_programs
-from autosync.specs.profile.microbatch_losses import is_near, why_changes_mix, why_losses_mix
+from autosync.specs.examples import examples_of, num_examples
+from autosync.specs.profile.microbatch_losses import is_near, norm_of, why_changes_mix, why_losses_mix
 from autosync.specs.profile.recorder import structure_of
 from autosync.specs.profile.tape import Tape, record, tensors_of
 from autosync.specs.task import Task
@@ -39,7 +42,7 @@ def record_stages(
     """Record a pass of the model on the first of some microbatches; return the checked programs of all stages."""
     with torch.random.fork_rng(devices=()):
         drawn = _drawn()
-        tape = record(structure_of(model), model, lambda: compute_loss(task, model, microbatches[0]), microbatches[0])
+        tape = _recorded(task, model, microbatches[0])
         for whose, state in _drawn().items():
             if state != drawn[whose]:
                 raise OperationError(f"the forward pass draws random numbers of {whose}, and stages would repeat these")
@@ -54,7 +57,32 @@ def record_stages(
         _compare(task, model, programs, microbatches[-1])
         values.refuse_own_changes()
         _refuse_mixing(task, model, microbatches)
+        _refuse_uneven(programs[-1], microbatches)
     return programs
+
+
+def _recorded(task: Task, model: nn.Module, microbatch: Any) -> Tape:
+    """Record the second pass of a model: in the first one, it may make masks and tables, and keep them.
+
+    What a pass uses of an earlier one must not depend on the batch of that one, of which this is only a part.
+    """
+    structure = structure_of(model)
+    # What the first pass draws and keeps is the same on all ranks.
+    torch.default_generator.manual_seed(0)
+    # Tensors of its own, so that the batch that a model keeps is no other pass's batch.
+    earlier = examples_of(microbatch, 0, num_examples(microbatch))
+    first = record(structure, model, lambda: compute_loss(task, model, earlier), earlier)
+    _refuse_unfit(first)
+    tape = record(structure, model, lambda: compute_loss(task, model, microbatch), microbatch)
+    kept = [tensor for reference in first.from_batch if (tensor := reference()) is not None]
+    for call in tape.calls:
+        if any(leaf is tensor for leaf in call.leaves if isinstance(leaf, torch.Tensor) for tensor in kept):
+            (where,) = tape.modules[call.segment : call.segment + 1] or ["its first module"]
+            raise OperationError(
+                f"the code in or after {where} uses what an earlier pass has computed from its batch and kept, and "
+                "stages would keep that of a microbatch" + UNDIVIDED
+            )
+    return tape
 
 
 def _drawn() -> dict[str, object]:
@@ -63,11 +91,16 @@ def _drawn() -> dict[str, object]:
     return {"Python's": random.getstate(), "numpy's": pickle.dumps(numpys)}
 
 
-def _refuse(tape: Tape, bundle: Bundle) -> None:
+def _refuse_unfit(tape: Tape) -> None:
+    """Refuse a pass that cannot be recorded, or that changes its model."""
     if tape.problem:
         raise OperationError(f"the model cannot be cut: {tape.problem}")
     if reason := why_changes_mix(tape.changed):
         raise OperationError(reason + UNDIVIDED)
+
+
+def _refuse(tape: Tape, bundle: Bundle) -> None:
+    _refuse_unfit(tape)
     profiled = [segment.module for segment in bundle.model.timeline.forward]
     if tape.modules != profiled:
         place = next(
@@ -125,24 +158,35 @@ def num_examples_of(plan: Plan) -> int:
 
 
 def _compare(task: Task, model: nn.Module, programs: Sequence[StageProgram], microbatch: Any) -> None:
-    """Refuse programs that give another loss or other gradients than the model."""
+    """Refuse programs that give another loss or other gradients than the model.
+
+    Each gradient is dropped when it is compared, so that they are not all there twice.
+    """
     parameters = dict(model.named_parameters())
     before = torch.random.get_rng_state()
     loss = compute_loss(task, model, microbatch)
     torch.autograd.backward((loss,), (torch.ones_like(loss),))
-    wanted = _taken(parameters)
+    wanted, loss = _taken(parameters.items()), loss.detach()
     torch.random.set_rng_state(before)
-    found_loss = _run_all(programs, tensors_of(microbatch))
-    found = _taken(parameters)
-    total = float(torch.stack([gradient.double().norm() for gradient in wanted.values()]).norm()) if wanted else 0.0
-    if not is_near(found_loss, loss.detach(), float(loss.detach().double().abs())):
+    all_passed = pass_forward(programs, tensors_of(microbatch), keeps=True)
+    found_loss = all_passed[-1].loss
+    assert found_loss is not None, "the last stage computes the loss"
+    if not is_near(found_loss.detach(), loss, abs(float(loss))):
         raise OperationError(
-            f"the recorded pass computes the loss {float(found_loss):g} where the model computes "
-            f"{float(loss.detach()):g}: its code does something else for each batch"
+            f"the recorded pass computes the loss {float(found_loss.detach()):g} where the model computes "
+            f"{float(loss):g}: its code does something else for each batch"
         )
+    least = math.hypot(*map(norm_of, wanted.values())) / 64
+    for names in _pass_backward(programs, all_passed):
+        found = _taken((name, parameters[name]) for name in names)
+        _compare_gradients(found, {name: wanted.pop(name) for name in names if name in wanted}, least)
+    _compare_gradients({}, wanted, least)
+
+
+def _compare_gradients(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor], least: float) -> None:
+    """Refuse gradients that differ by more than roundings of their norms, or of `least` if that is more."""
     for name, gradient in wanted.items():
-        scale = max(float(gradient.double().norm()), total / 64)
-        if name not in found or not is_near(found[name], gradient, scale):
+        if name not in found or not is_near(found[name], gradient, max(norm_of(gradient), least)):
             raise OperationError(
                 f"the recorded pass gives {name} another gradient than the model: a part of it has a backward pass of "
                 "its own, or does something else for each batch"
@@ -155,25 +199,32 @@ def _refuse_mixing(task: Task, model: nn.Module, microbatches: Sequence[Any]) ->
         raise OperationError(reason + UNDIVIDED)
 
 
-def _taken(parameters: dict[str, nn.Parameter]) -> dict[str, torch.Tensor]:
-    found = {name: one.grad.detach().to_dense() for name, one in parameters.items() if one.grad is not None}
-    for one in parameters.values():
-        one.grad = None
+def _refuse_uneven(last: StageProgram, microbatches: Sequence[Any]) -> None:
+    """Refuse microbatches whose losses are means over unequally many targets."""
+    if last.targets is not None and (reason := last.targets.why_uneven([tensors_of(one) for one in microbatches])):
+        raise OperationError(reason + UNDIVIDED)
+
+
+def _taken(parameters: Iterable[tuple[str, nn.Parameter]]) -> dict[str, torch.Tensor]:
+    """Take the gradients of parameters away from them, in dense form."""
+    found = {}
+    for name, one in parameters:
+        if one.grad is not None:
+            found[name] = one.grad.detach().to_dense()
+            one.grad = None
     return found
 
 
-def _run_all(programs: Sequence[StageProgram], batch: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Run all stages on this rank; return the loss."""
-    all_passed = pass_forward(programs, batch, keeps=True)
+def _pass_backward(programs: Sequence[StageProgram], all_passed: list[PassedMicrobatch]) -> Iterator[list[str]]:
+    """Pass a microbatch backward through all stages; yield the parameters whose gradients are complete by then."""
     gradients: Mapping[int, torch.Tensor] = {}
-    for program, passed in zip(reversed(programs), reversed(all_passed), strict=True):
+    for number in reversed(range(len(programs))):
+        program, passed = programs[number], all_passed.pop()
         if program.leaving is not None:
             gradients = program.leaving.unpack(program.leaving.pack(gradients, backward=True), backward=True)
         gradients = program.backward(passed, gradients, scale=1.0)
         program.weights(passed.left)
-    loss = all_passed[-1].loss
-    assert loss is not None, "the last stage computes the loss"
-    return loss.detach()
+        yield sorted(program.uses.difference(*(one.uses for one in programs[:number])))
 
 
 def pass_forward(

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from autosync.runtime.stages.boundary_bytes import BoundaryBytes
+from autosync.runtime.stages.counted_targets import counted_targets
 from autosync.runtime.stages.left_products import LeftProducts, make_leaving
 from autosync.specs.profile.linear_calls import can_leave
 from autosync.specs.profile.tape import Tape
@@ -66,7 +67,8 @@ class StageProgram:
     """One stage of a recorded pass. `arriving` and `leaving` say what crosses its boundaries (None: there is none).
 
     If it splits its backward passes, they leave gradients of weights for `weights`. With `copies_batch`, it copies what
-    it uses of a microbatch, which may change before the backward pass.
+    it uses of a microbatch, which may change before the backward pass. `targets` are those of the loss, if the last
+    stage has any that can be counted.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class StageProgram:
         self._batch = tape.batch
         self._copied = {number for call in self._calls for number in call.inputs} if copies_batch else set[int]()
         self._loss = tape.loss if last else -1
+        self.targets = counted_targets(tape) if last else None
         changed = {storage for segment, storage in tape.changes if begin <= segment < end}
         received = () if arriving is None else arriving.values
         self._changed = {number for number in received if tape.values[number].storage in changed}
@@ -102,6 +105,11 @@ class StageProgram:
             drops.append([number for number in numbers if number not in needed])
             needed |= numbers
         return drops[::-1]
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters that the stage uses, each as often as it does: the model's, and those of teachers."""
+        return [leaf for call in self._calls for leaf in call.leaves if isinstance(leaf, nn.Parameter)]
 
     def forward(
         self, batch: Sequence[torch.Tensor], received: Mapping[int, torch.Tensor], *, keeps: bool = True
