@@ -28,7 +28,8 @@ from autosync.runtime.session.agreement import agree, facts_of_rank, parameters_
 from autosync.runtime.session.start import next_session, refusing_before_start
 from autosync.runtime.stages.double_buffered_session import DoubleBufferedSession
 from autosync.runtime.stages.recorded_model import record_stages
-from autosync.runtime.stages.staged_session import MakeStages, StagedSession, refuse_hooks
+from autosync.runtime.stages.refused_hooks import refuse_hooks, refuse_step_hooks
+from autosync.runtime.stages.staged_session import MakeStages, StagedSession
 from autosync.runtime.stages.stashing_session import StashingSession
 from autosync.runtime.unchanged_task import refuse_changed_task
 from autosync.runtime.wire.links import Links
@@ -260,6 +261,7 @@ def refuse_stages(
         if parameter.device.type != "cpu":
             raise OperationError(f"{name} is on {parameter.device}: stages train on the CPU only")
     refuse_hooks(parameters)
+    refuse_step_hooks(optimizer)
     refuse_changed_task(task, optimizer, bundle)
     if needs_closure(optimizer):
         raise OperationError(

@@ -209,6 +209,41 @@ def hooked_later(name: str, bundle: str) -> str:
         return raised(lambda: training.step(second))
 
 
+def hooked_step_later(name: str, bundle: str) -> str:
+    """A script puts a hook after the optimizer's step; what the next step raises."""
+    task = TASKS[name]()
+    first, second = _global_batches(task, 2)
+    with trainer(task, bundle, timeout_seconds=40) as training:
+        training.step(first)
+        training.optimizer.register_step_post_hook(lambda *_: None)
+        return raised(lambda: training.step(second))
+
+
+def moves_target(name: str, bundle: str, how: str) -> str:
+    """A script moves a target network towards the trained one after two steps; what further steps raise.
+
+    Without a flush, the second step makes the first update.
+    """
+    task = TASKS[name]()
+    first, second, *others = _global_batches(task, 5)
+    torch.manual_seed(SEED)
+    with trainer(task, bundle, timeout_seconds=40) as training:
+        training.step(first)
+        training.step(second)
+        if how == "gathered":
+            training.state_dict()
+        network: Any = training.model
+        for target, online in zip(network.target.parameters(), network.online.parameters(), strict=True):
+            if how == "rebound":
+                target.data = 0.5 * target.data + 0.5 * online.data
+            elif how == "hidden":
+                target.data.mul_(0.5).add_(online.data, alpha=0.5)
+            else:
+                with torch.no_grad():
+                    target.mul_(0.5).add_(online, alpha=0.5)
+        return raised(lambda: [training.step(one) for one in others])
+
+
 def evaluated_later(name: str, bundle: str) -> str:
     """A script leaves the model in evaluation mode after the first step; what the next step raises."""
     task = TASKS[name]()

@@ -211,6 +211,76 @@ def hooked() -> Task:
     return replace(far_skip(), name="hooked", model=model)
 
 
+def hooked_step() -> Task:
+    """A hook before the optimizer's step normalises all gradients together."""
+
+    def clip(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        nn.utils.clip_grad_norm_([one for group in optimizer.param_groups for one in group["params"]], 0.1)
+
+    def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        made = _momentum(parameters)
+        made.register_step_pre_hook(clip)
+        return made
+
+    return replace(far_skip(), name="hooked-step", optimizer=optimizer)
+
+
+class Followed(nn.Module):
+    """A network and a frozen one, its target, which a script moves towards it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.online = FarSkip()
+        self.target = FarSkip().requires_grad_(requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.online(x) - self.target(x)
+        return result
+
+
+def followed() -> Task:
+    """A target network is in the model."""
+    return replace(far_skip(), name="followed", model=lambda: Followed().double())
+
+
+def taught() -> Task:
+    """A teacher outside the model computes what is to be learned."""
+    state = torch.random.get_rng_state()
+    torch.manual_seed(7)
+    teacher = nn.Sequential(nn.Linear(WIDTH, 5), nn.Dropout(0.5), nn.Linear(5, 1)).double().eval()
+    torch.random.set_rng_state(state)
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            wanted = teacher(x)
+        return (model(x) - wanted).square().mean()
+
+    return replace(far_skip(), name="taught", loss=loss)
+
+
+class Lazy(nn.Module):
+    """The first pass makes a mask and a table, which all further ones use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+        self.mask: Tensor | None = None
+        self.tables: dict[int, Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        width = x.shape[1]
+        if self.mask is None:
+            self.mask = torch.arange(width) % 3 > 0
+            self.tables[width] = torch.arange(width).to(x).cos()
+        y = torch.tanh(self.first(x)) * self.mask + self.tables[width]
+        result: Tensor = self.last(torch.tanh(self.second(y)) * self.mask * self.tables[width])
+        return result
+
+
+def lazy() -> Task:
+    return replace(far_skip(), name="lazy", model=lambda: Lazy().double())
+
+
 def normalised() -> Task:
     """BatchNorm computes over its own microbatch."""
     return Task(
@@ -260,6 +330,10 @@ TASKS: dict[str, Callable[[], Task]] = {
     "clipped_tables": clipped_tables,
     "partly_updated": partly_updated,
     "hooked": hooked,
+    "hooked_step": hooked_step,
+    "followed": followed,
+    "taught": taught,
+    "lazy": lazy,
     "normalised": normalised,
     "masked": masked,
 }

@@ -129,6 +129,36 @@ def test_two_ranks_train_as_one_process_does(make_ranks: Callable[[str], Any]) -
         assert masks["num_steps"] == 2
 
 
+@pytest.mark.timeout(200)
+def test_two_ranks_have_equal_values_of_what_no_rank_trains(make_ranks: Callable[[str], Any]) -> None:
+    ranks = make_ranks("one node")
+    divisions: list[Division] = [
+        ("taught", (0, 2), ((0,), (1,)), 4, "1f1b"),
+        ("lazy", (0, 1), ((1,), (0,)), 4, "1f1b"),
+        ("followed", (0, 7), ((0,), (1,)), 4, "1f1b"),
+        ("taught", (0, 2), ((0,), (1,)), 4, "2bw"),
+    ]
+    cases = _trained(ranks, divisions)
+    target = {"name": "followed", "bundle": ranks.staged_bundle(*divisions[2])}
+    late = {"name": "followed", "bundle": ranks.staged_bundle("followed", (0, 7), ((0,), (1,)), 4, "2bw")}
+    ways = ("gathered", "in place", "rebound", "hidden")
+    moved = [("stage_cases:moves_target", {**target, "how": how}) for how in ways]
+    moved.append(("stage_cases:moves_target", {**late, "how": "in place"}))
+    hooked = {"name": "hooked_step", "bundle": ranks.staged_bundle("hooked_step", (0, 2), ((0,), (1,)), 2)}
+    skips = {"name": "far_skip", "bundle": ranks.staged_bundle(*ON_TWO[2])}
+    hooks = [("stage_cases:begun", hooked), ("stage_cases:hooked_step_later", skips)]
+    for answers in ranks.run([*cases, *moved, *hooks]):
+        assert answers[: len(cases)] == [""] * len(cases)
+        gathered, *others, before, after = answers[len(cases) :]
+        assert gathered == "nothing raised"
+        assert len(others) == 4
+        for told in others:
+            assert "differs from rank to rank" in told
+            assert "trainer.state_dict() on all ranks first" in told
+        assert "the optimizer has a hook before its step" in before
+        assert "the optimizer has a hook after its step" in after
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_two_ranks_train_under_more_divisions(make_ranks: Callable[[str], Any]) -> None:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from autosync.errors import OperationError
 from autosync.plan.rank_passes import RankPass, passes_of
 from autosync.plan.types import Plan
 from autosync.runtime.engine.engine import Engine
@@ -33,7 +32,9 @@ from autosync.runtime.stages.later_checks import LaterChecks
 from autosync.runtime.stages.left_products import LeftProducts
 from autosync.runtime.stages.recorded_model import num_examples_of
 from autosync.runtime.stages.recorded_values import RecordedValues, refuse_replaced
-from autosync.runtime.stages.stage_program import PassedMicrobatch, StageBoundary, StageWork
+from autosync.runtime.stages.refused_hooks import refuse_hooks, refuse_step_hooks
+from autosync.runtime.stages.stage_program import PassedMicrobatch, StageBoundary, StageProgram, StageWork
+from autosync.runtime.stages.untrained_values import UntrainedValues, refuse_different_values
 from autosync.runtime.stages.whole_state import send_optimizer_state, send_variables
 from autosync.runtime.wire.links import Links
 from autosync.runtime.wire.native_collectives import native_groups
@@ -42,17 +43,6 @@ from autosync.specs.task import Task
 from autosync.specs.task_run import step_optimizer
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.stages import holders_of_variables, stages_of_variables
-
-
-def refuse_hooks(parameters: Mapping[str, torch.nn.Parameter]) -> None:
-    """Refuse hooks on the gradients of parameters. A script may have added them between two steps."""
-    for name, parameter in parameters.items():
-        # Torch shows a tensor's hooks in no other way.
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001
-            raise OperationError(
-                f"{name} has a hook on its gradient, which would get that of each microbatch (stages train models "
-                "without such hooks)"
-            )
 
 
 class MicrobatchPlace(NamedTuple):
@@ -78,6 +68,7 @@ class StagedSession:
     _form = ""
     _recorded_values: RecordedValues | None = None
     _later_checks: LaterChecks | None = None
+    _untrained: UntrainedValues | None = None
 
     def __init__(
         self,
@@ -209,9 +200,21 @@ class StagedSession:
             self._sum_up()
             self._boundaries.end()
             self._update()
-            # What the ranks of the last stage have computed is the loss of the global batch.
-            (whole,) = sums_of_step(self._links, self._plan.num_workers, [loss], batch_mark(batch))
-            return whole
+            return self._whole_loss(loss, batch_mark(batch), self._untrained_mark())
+
+    def _untrained_mark(self) -> int:
+        assert self._untrained is not None, "the first step has found what is not trained"
+        return self._untrained.mark()
+
+    def _whole_loss(self, loss: float, batch: int, untrained: int) -> float:
+        """Tell the others this rank's part of a loss and marks of what must be equal; return the global batch's loss.
+
+        It is what the ranks of the last stage have computed.
+        """
+        num_workers = self._plan.num_workers
+        whole, marks = sums_of_step(self._links, num_workers, [loss, untrained], batch)
+        refuse_different_values(untrained, marks, num_workers)
+        return whole
 
     def _microbatches(self, batch: Any) -> Sequence[Any]:
         """Cut a global batch into microbatches; record the model's pass on the first batch."""
@@ -226,6 +229,7 @@ class StagedSession:
 
     def _cut(self, batch: Any) -> Sequence[Any]:
         refuse_hooks({name: self._parameters[name] for name in self._held})
+        refuse_step_hooks(self._optimizer)
         return microbatches_of(batch, self._plan.microbatches, self._num_examples)
 
     def _first_microbatches(self, batch: Any) -> Sequence[Any]:
@@ -242,6 +246,9 @@ class StagedSession:
         agree(store, rank=rank, num_ranks=num_ranks, facts=facts, patience=self._patience)
         self._form = form_of(microbatches[0])
         self._recorded_values = RecordedValues(self._model, before=before)
+        used = [tensor for one in programs if isinstance(one, StageProgram) for tensor in one.parameters]
+        tensors = [*self._model.parameters(), *self._model.buffers(), *used]
+        self._untrained = UntrainedValues(tensors, self._parameters.values())
         if self._repeats_checks:
             held = {name: self._parameters[name] for name in self._held}
             self._later_checks = LaterChecks(self._task, self._model, self._plan, programs, held)

@@ -24,7 +24,7 @@ from torch import nn
 
 from autosync.errors import OperationError
 from autosync.plan.rank_passes import RankPass, most_late
-from autosync.runtime.same_batch import batch_mark, sums_of_step
+from autosync.runtime.same_batch import batch_mark
 from autosync.runtime.stages.late_settings import LateSettings
 from autosync.runtime.stages.stage_program import StageWork
 from autosync.runtime.stages.staged_session import StagedSession
@@ -44,7 +44,7 @@ class UnflushedSession(StagedSession):
         self._seen: dict[str, int] = {}
         self._telling = ThreadPoolExecutor(1, thread_name_prefix="autosync-losses")
         # What is known of the losses of the last batches, the oldest first.
-        self._told: deque[Future[list[float]]] = deque()
+        self._told: deque[Future[float]] = deque()
         self._num_untold = max(1, most_late(self._plan))
 
     def step(self, batch: Any) -> float:
@@ -63,7 +63,7 @@ class UnflushedSession(StagedSession):
             self._end_step()
             self._batch += 1
             self._note_versions()
-            return self._tell(loss, batch_mark(batch))
+            return self._tell(loss, batch_mark(batch), self._untrained_mark())
 
     def _due(self, passes: list[RankPass]) -> list[RankPass]:
         """Return those of some passes that are not made yet: late ones of steps before `finish` are."""
@@ -73,13 +73,12 @@ class UnflushedSession(StagedSession):
         """Return the batch of a pass."""
         return self._batch - one.late
 
-    def _tell(self, loss: float, mark: int) -> float:
+    def _tell(self, loss: float, batch: int, untrained: int) -> float:
         """Begin to tell the others this rank's part of a loss; return the loss of an earlier batch."""
-        self._told.append(self._telling.submit(sums_of_step, self._links, self._plan.num_workers, [loss], mark))
+        self._told.append(self._telling.submit(self._whole_loss, loss, batch, untrained))
         if len(self._told) > self._num_untold + 1:
             self._told.popleft()
-        (whole,) = self._told[0].result()
-        return whole
+        return self._told[0].result()
 
     def _note_versions(self) -> None:
         self._seen = {name: self._parameters[name]._version for name in self._held}  # noqa: SLF001 - as below
