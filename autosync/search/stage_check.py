@@ -45,8 +45,14 @@ def checked_cuts(name: str, model: ModelSpec, cluster: ClusterSpec) -> ModelSpec
     try:
         _check(load_task(name), model, cluster)
     except AutosyncError as error:
-        return replace(model, timeline=replace(model.timeline, cuts=(), uncut=str(error)))
+        return _uncut(model, str(error))
+    except Exception as error:  # noqa: BLE001 - a task that trains without stages may fail in any way here
+        return _uncut(model, f"its first step cannot be checked ({type(error).__name__}: {error})")
     return model
+
+
+def _uncut(model: ModelSpec, reason: str) -> ModelSpec:
+    return replace(model, timeline=replace(model.timeline, cuts=(), uncut=reason))
 
 
 def _check(task: Task, model: ModelSpec, cluster: ClusterSpec) -> None:

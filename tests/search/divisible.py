@@ -1,5 +1,6 @@
 """Small tasks: one that stages train, and others that they refuse."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
@@ -29,6 +30,23 @@ def with_batch_norm() -> Task:
 
 def with_a_sum() -> Task:
     return replace(task(), loss=lambda model, x: model(x).square().sum())
+
+
+def with_a_lazy_layer() -> Task:
+    return replace(task(), model=lambda: nn.Sequential(nn.LazyLinear(16), nn.Tanh(), nn.Linear(16, 1)))
+
+
+def with_a_mapped_function() -> Task:
+    return replace(task(), loss=lambda model, x: torch.vmap(torch.square)(model(x)).mean())
+
+
+def with_a_hooked_step() -> Task:
+    def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        made = torch.optim.SGD(parameters, lr=0.01)
+        made.register_step_post_hook(lambda *_: None)
+        return made
+
+    return replace(task(), optimizer=optimizer)
 
 
 def undeclared() -> Task:

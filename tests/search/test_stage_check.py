@@ -25,6 +25,7 @@ CLUSTER = ClusterSpec(
         ("with_a_sum", "the mean of theirs"),
         ("undeclared", "its batches have 4 examples, and the task declares a batch_size of 1"),
         ("unequal", "cannot be divided"),
+        ("with_a_mapped_function", "vmap"),
     ],
 )
 def test_a_task_is_checked_as_ranks_check_it(name: str, reason: str) -> None:
@@ -37,6 +38,21 @@ def test_a_task_is_checked_as_ranks_check_it(name: str, reason: str) -> None:
     assert reason in why
     # Microbatches are timed only where stages may compute them.
     assert bool(checked.timeline.sizes) == (not reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("with_a_lazy_layer", "its first step cannot be checked (RuntimeError: "),
+        ("with_a_hooked_step", "the optimizer has a hook after its step"),
+    ],
+)
+def test_what_no_profile_shows_is_found_by_the_check(name: str, reason: str) -> None:
+    target = f"{TASKS}:{name}"
+    model = model_of(target, cuts=True)
+    assert model.timeline.cuts
+    checked = checked_cuts(target, model, CLUSTER)
+    assert reason in why_undivided_study(StudySettings(name="s", task=target), checked, CLUSTER)
 
 
 def test_studies_without_stages_say_why() -> None:
