@@ -203,8 +203,7 @@ class StagedSession:
             return self._whole_loss(loss, batch_mark(batch), self._untrained_mark())
 
     def _untrained_mark(self) -> int:
-        assert self._untrained is not None, "the first step has found what is not trained"
-        return self._untrained.mark()
+        return 0 if self._untrained is None else self._untrained.mark()
 
     def _whole_loss(self, loss: float, batch: int, untrained: int) -> float:
         """Tell the others this rank's part of a loss and marks of what must be equal; return the global batch's loss.
@@ -246,10 +245,10 @@ class StagedSession:
         agree(store, rank=rank, num_ranks=num_ranks, facts=facts, patience=self._patience)
         self._form = form_of(microbatches[0])
         self._recorded_values = RecordedValues(self._model, before=before)
-        used = [tensor for one in programs if isinstance(one, StageProgram) for tensor in one.parameters]
-        tensors = [*self._model.parameters(), *self._model.buffers(), *used]
-        self._untrained = UntrainedValues(tensors, self._parameters.values())
         if self._repeats_checks:
+            used = [tensor for one in programs if isinstance(one, StageProgram) for tensor in one.parameters]
+            tensors = [*self._model.parameters(), *self._model.buffers(), *used]
+            self._untrained = UntrainedValues(tensors, self._parameters.values())
             held = {name: self._parameters[name] for name in self._held}
             self._later_checks = LaterChecks(self._task, self._model, self._plan, programs, held)
         self._begin_programs({stage: programs[stage] for stage in {one.place.stage for one in self._passes}})

@@ -64,7 +64,9 @@ def refuse_different_values(mark: int, marks: float, num_ranks: int) -> None:
 
 
 def _samples(tensor: torch.Tensor) -> torch.Tensor:
-    """Return some elements of a tensor, evenly spaced, in its memory."""
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    flat = tensor.detach().as_strided((extent,), (1,))
-    return flat[:: -(-extent // _NUM_SAMPLES)]
+    """Return some elements of a tensor, evenly spaced, in its memory; if it has gaps, those of its longest axis."""
+    flat = tensor.detach()
+    flat = flat.view(-1) if flat.is_contiguous() else flat
+    while flat.ndim > 1:
+        flat = flat.select(flat.shape.index(min(flat.shape)), 0)
+    return flat[:: -(-len(flat) // _NUM_SAMPLES)]
