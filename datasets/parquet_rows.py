@@ -7,7 +7,7 @@ dictionaries, few rows at a time, and a row has at most as many bytes as a line 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from autosync.jsonio import MAX_LINE_BYTES
@@ -30,7 +30,7 @@ class TooLargeError(Exception):
     )
 
 
-def rows_of(file: BinaryIO) -> Iterator[Mapping[str, Any]]:
+def rows_of(file: BinaryIO) -> Iterator[dict[str, Any]]:
     """Yield the rows of a Parquet file; raise TooLargeError at the first group or row that is too large.
 
     A file that is broken otherwise raises an ArrowException, an OSError, a ValueError or an OverflowError.
