@@ -29,6 +29,7 @@ file has the buckets of stock DDP.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -109,12 +110,12 @@ def tune(
     with on_cores(available_cores() if jobs is None else jobs), running(plan, progress) as run:
         search = SearchLoop(run, open_proposer(settings.proposer, ground), ground, settings, progress)
         early = prove_early(run, search, ground, seed=settings.seed, progress=progress)
+        give = functools.partial(hand_over, plan, run, search, output=output, began=began, early=early)
         if early is not None:
-            records = records_of(run, search)
-            hand_over(plan, run, search, early, records, output=output, began=began, early=early, is_last=False)
+            give(early, records_of(run, search), is_last=False)
         search.run()
         verdict = _proven(run, search, ground, early, seed=settings.seed, progress=progress)
-        tuned = hand_over(plan, run, search, verdict, records_of(run, search), output=output, began=began, early=early)
+        tuned = give(verdict, records_of(run, search))
         # Last, so that no interruption of it costs the result.
         record_timelines(run.trials, verdict, plan.folder, progress)
     return tuned
