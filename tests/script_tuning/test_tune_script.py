@@ -74,6 +74,7 @@ def _trained(folder: Path, *words: str, num_steps: int = NUM_STEPS) -> Ended:
         ("clips",),
         ("adam", "logs"),
         ("closure",),
+        ("adam", "peeks"),
     ],
 )
 def test_a_script_that_goes_on_has_the_weights_of_stock_ddp(tmp_path: Path, words: tuple[str, ...]) -> None:
@@ -106,15 +107,22 @@ def _compare(found: Any, expected: Any) -> None:
         assert found == expected
 
 
-def test_a_script_that_cannot_be_tuned_goes_on_under_stock_ddp(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("freezes", "the script has frozen"),
+        ("regularises", "DistributedDataParallel does not synchronise the last backward pass before an update"),
+    ],
+)
+def test_a_script_that_cannot_be_tuned_goes_on_under_stock_ddp(tmp_path: Path, word: str, reason: str) -> None:
     folder = tmp_path / "tuned"
-    tuned = _tune(folder, "--keep-training", "--", str(SCRIPT), str(folder / "out"), "40", "freezes")
+    tuned = _tune(folder, "--keep-training", "--", str(SCRIPT), str(folder / "out"), "40", word)
     assert tuned.code == 0, tuned.err
     # Both ranks refuse, and either may be heard first.
-    said = r"the script goes on under stock DDP, because it cannot be tuned: rank [01]: the script has frozen"
+    said = rf"the script goes on under stock DDP, because it cannot be tuned: rank [01]: {reason}"
     assert re.search(said, tuned.err), tuned.err
     assert "rank 1 | trained 40 steps" in tuned.out
-    stock = _trained(tmp_path / "stock", "freezes", num_steps=40)
+    stock = _trained(tmp_path / "stock", word, num_steps=40)
     for rank in range(2):
         _compare(tuned.saved(rank), stock.saved(rank))
 

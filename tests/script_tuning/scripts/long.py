@@ -1,9 +1,12 @@
-"""A usual training of many short steps: `long.py OUT STEPS [adam] [clips] [logs] [closure] [files] [inner] [freezes]`.
+"""A usual training of many short steps: `long.py OUT STEPS [WORD ...]`.
+
+The words are adam, clips, logs, closure, files, inner, freezes, peeks and regularises.
 
 A pass takes some milliseconds, so that pauses of a busy machine are short beside it. The training evaluates every 20
 steps on all ranks, and the first rank saves a checkpoint every 50. With `files`, a pass takes ten times as long while
 the file OUT-slow is there, and the training ends soon after the file OUT-end is. With `freezes`, the first layer is
-frozen after five steps. However it ends, each rank leaves the file OUT-left-RANK.
+frozen after five steps. With `peeks`, gradients are read after some steps. With `regularises`, a second backward pass
+in each step is one that DDP does not synchronise. However it ends, each rank leaves the file OUT-left-RANK.
 """
 
 import os
@@ -21,6 +24,16 @@ def make_optimizer(parameters, *, is_adam: bool) -> torch.optim.Optimizer:
     if is_adam:
         return torch.optim.AdamW(parameters, lr=1e-3)
     return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+
+
+def regularise(model: nn.Module, words: list[str]) -> None:
+    if "regularises" in words:
+        torch.stack([0.001 * one.square().sum() for one in model.parameters()]).sum().backward()
+
+
+def peeked(model: nn.Module, words: list[str], step: int) -> list[float]:
+    is_wanted = "peeks" in words and step % 40 == 30
+    return [max(one.grad.abs().max().item() for one in model.parameters())] if is_wanted else []
 
 
 def main() -> None:
@@ -60,11 +73,13 @@ def main() -> None:
             loss = optimizer.step(backward)
         else:
             loss = backward()
+            regularise(model, words)
             if "clips" in words:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
             if "logs" in words and rank == 0:
                 norms.append(max(one.grad.abs().max().item() for one in model.parameters()))
             optimizer.step()
+            norms += peeked(model, words, step)
         losses.append(loss.item())
         if step % 20 == 19:
             model.eval()
