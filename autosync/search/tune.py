@@ -116,7 +116,6 @@ def tune(
         search.run()
         verdict = _proven(run, search, ground, early, seed=settings.seed, progress=progress)
         tuned = give(verdict, records_of(run, search))
-        # Last, so that no interruption of it costs the result.
         record_timelines(run.trials, verdict, plan.folder, progress)
     return tuned
 
