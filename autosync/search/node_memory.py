@@ -46,7 +46,7 @@ class NodeMemory:
 
 def rank_bytes(plan: Plan, model: ModelSpec) -> list[float]:
     """Return the least bytes that each rank needs."""
-    own = 2.0 * sum(variable.num_bytes for variable in model.variables)
+    own = 2.0 * model.num_bytes + model.untrained_bytes
     found = [own if rank.role == "worker" else 0.0 for rank in plan.ranks]
     buffers: list[dict[tuple[str, int], float]] = [{} for _ in plan.ranks]
     for operation in plan.operations:

@@ -31,7 +31,7 @@ def stage_rank_bytes(plan: Plan, model: ModelSpec) -> list[float]:
     for rank in range(len(plan.ranks)):
         in_a_step = trained[rank] + activations[rank]
         in_the_check = model.num_bytes + sum(of_stage)
-        found.append(model.num_bytes + max(in_a_step, in_the_check) + passing)
+        found.append(model.num_bytes + model.untrained_bytes + max(in_a_step, in_the_check) + passing)
     return found
 
 

@@ -297,6 +297,12 @@ class ModelSpec:
         return sum(variable.num_bytes for variable in self.variables)
 
     @property
+    def untrained_bytes(self) -> int:
+        """The bytes of the parameters that are not trained. A spec does not know buffers."""
+        # Frozen parameters may have other types, which are mostly shorter.
+        return sum(math.prod(one.shape) * ITEM_BYTES.get(one.dtype, 4) for one in self.untrained)
+
+    @property
     def num_parameters(self) -> int:
         """The number of elements of trainable parameters, including parameters without a gradient."""
         idle = sum(math.prod(u.shape) for u in self.untrained if u.reason == "unused")

@@ -13,6 +13,7 @@ from autosync.search.stage_memory import stage_rank_bytes
 from autosync.search.target import DdpDomain
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec
+from autosync.specs.untrained import Untrained
 from autosync.strategy.dividing.divided import divided_strategy
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Strategy
@@ -39,6 +40,18 @@ def test_shards_keep_a_share_of_the_optimizers_state(adam: ModelSpec, hosts: Clu
     assert whole == [4 * size] * 4
     sharded = rank_bytes(lower(build_preset("sharded", adam, hosts), adam, hosts), adam)
     assert all(2 * size < one < 4 * size for one in sharded)
+
+
+def test_frozen_parameters_are_there_once_on_every_worker(adam: ModelSpec, hosts: ClusterSpec) -> None:
+    frozen = (Untrained(name="frozen", shape=(100, 10), reason="frozen"),)
+    plan = lower(build_preset("ddp", adam, hosts), adam, hosts)
+    expected = [one + 4000.0 for one in rank_bytes(plan, adam)]
+    assert rank_bytes(plan, replace(adam, untrained=frozen)) == expected
+    chained, cluster = chain(4, batch_size=4), nodes(1, 1)
+    stages = [ModelStage(before=0, ranks=(0,)), ModelStage(before=2, ranks=(1,))]
+    plan = lower(divided_strategy(chained, stages, 4), chained, cluster)
+    expected = [one + 4000.0 for one in stage_rank_bytes(plan, chained)]
+    assert stage_rank_bytes(plan, replace(chained, untrained=frozen)) == expected
 
 
 def test_a_server_has_what_the_workers_have_not(adam: ModelSpec, hosts: ClusterSpec) -> None:

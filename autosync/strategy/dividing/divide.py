@@ -12,7 +12,7 @@ from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.compute_pace import share_factor
 from autosync.specs.cuts import segment_seconds
-from autosync.specs.model import ITEM_BYTES, ModelSpec, variables_by_name
+from autosync.specs.model import ModelSpec, variables_by_name
 from autosync.strategy import legality
 from autosync.strategy.dividing.divided import divided_strategy
 from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem, StageHost, TiedWeight
@@ -213,18 +213,12 @@ def problem_of(
         splits_backward=way.splits_backward,
         unflushed=way.unflushed,
         # Every rank builds the whole model, and for a while has the gradients of activations between two cuts.
-        fixed_bytes=model.num_bytes + _untrained_bytes(model) + max(held_bytes[:-1]),
+        fixed_bytes=model.num_bytes + model.untrained_bytes + max(held_bytes[:-1]),
         # In the first step, it runs all stages on one microbatch.
         check_bytes=model.num_bytes + math.fsum(held_bytes),
         state_factor=1.0 + model.optimizer.state_slots,
         tied=tuple(_tied(model)),
     )
-
-
-def _untrained_bytes(model: ModelSpec) -> int:
-    """Return the bytes of the parameters that are not trained. No spec knows buffers."""
-    # Frozen parameters may have other types, which are mostly shorter.
-    return sum(math.prod(one.shape) * ITEM_BYTES.get(one.dtype, 4) for one in model.untrained)
 
 
 def _tied(model: ModelSpec) -> Iterator[TiedWeight]:
