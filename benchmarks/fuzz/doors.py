@@ -159,6 +159,9 @@ class _Echo:
     def where(self) -> str:
         return self.doing
 
+    def idle_seconds(self) -> None:
+        """Tell of no steps."""
+
     def _fail(self, _request: object) -> dict[str, Any]:
         raise OperationError("it fails")
 

@@ -98,13 +98,16 @@ def _before_each_timeline(monkeypatch: pytest.MonkeyPatch, do: Callable[[], None
     monkeypatch.setattr(FakeService, "prepare", prepared)
 
 
-def test_an_interruption_while_recording_costs_no_result(tune_fake: TuneFake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_while_recording_costs_no_result(
+    tune_fake: TuneFake, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
     _before_each_timeline(monkeypatch, interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        tune_fake(SLOW, num_trials=3)
+    tuned, _ = tune_fake(SLOW, num_trials=3, progress=told)
+    assert tuned.verdict.beats_default
+    assert "no timeline of stock DDP: interrupted" in told.notes
     folder = StudyFolder(Path("autosync-studies/s"))
     assert folder.best.is_file()
     assert json.loads(folder.summary.read_text())["winner"]["beats_stock_ddp"]

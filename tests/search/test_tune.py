@@ -14,6 +14,7 @@ from autosync.cli.verdict import describe
 from autosync.datasets.schema import Record
 from autosync.datasets.studies import read_study
 from autosync.errors import InputError, OperationError
+from autosync.plan.bound import bound
 from autosync.plan.identity import plan_id
 from autosync.plan.lowering import lower
 from autosync.search.candidates import STOCK_DDP, candidate
@@ -224,13 +225,22 @@ def test_bad_input_is_told_before_anything_is_written(changes: dict[str, str], w
     assert not Path("autosync-studies").exists()
 
 
-def test_where_lossy_strategies_are_allowed_the_bound_of_exact_ones_ends_nothing(tune_fake: TuneFake) -> None:
-    at_once = FakeSteps(seconds=1e-6, noise=0.005)
+def test_where_lossy_strategies_are_allowed_the_bound_of_exact_ones_ends_nothing(
+    tune_fake: TuneFake, model: ModelSpec, cluster: ClusterSpec
+) -> None:
+    at_once = FakeSteps(seconds=bound(model, cluster).seconds, noise=0.005)
     exact, _ = tune_fake({STOCK: at_once}, study="exact", num_trials=4, patience=0)
     assert len(exact.records) == 1
     assert str(exact.summary["ended"]).startswith("no strategy can be much faster")
     lossy, _ = tune_fake({STOCK: at_once}, study="lossy", num_trials=4, patience=0, allow=("lossy",))
     assert len(lossy.records) == 4
+
+
+def test_a_step_below_the_bound_ends_nothing_and_is_told(tune_fake: TuneFake) -> None:
+    tuned, _ = tune_fake({STOCK: FakeSteps(seconds=1e-6, noise=0.005)}, num_trials=4, patience=0)
+    assert len(tuned.records) == 4
+    prospect: Any = tuned.summary["prospect"]
+    assert "shorter than the links' rates and the profile allow" in prospect["in_words"]
 
 
 def test_a_lossy_strategy_that_does_not_train_is_told_and_does_not_win(
