@@ -20,6 +20,7 @@ _PLACES = {
     APART: "servers and shards",
     ALL_FORWARD: "overlap `forward`",
     ("ddp",): "torch's reducer",
+    ("engine",): "where the user's optimizer updates",
 }
 
 
@@ -242,6 +243,13 @@ REFUSALS: tuple[Refusal, ...] = (
             "optimizer_made_anew",
             "two_optimizers_over_the_same",
         ),
+    ),
+    Refusal(
+        what="steps optimizers within the backward pass, each when its gradient is there",
+        strategies=("engine",),
+        words="has dropped the gradient",
+        reason="ranks would update with unsynchronised gradients, and differ; step after backward",
+        behaviours=("optimizer_in_backward",),
     ),
     Refusal(
         what="steps several optimizers of one model in turn",

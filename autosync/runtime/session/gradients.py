@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 import torch
 
+from autosync.errors import OperationError
 from autosync.runtime.engine.engine import Engine
 from autosync.runtime.engine.execution import Execution
 from autosync.runtime.memory.unused_variables import is_absent
@@ -67,7 +68,11 @@ class Gradients:
         """Give a variable's complete gradient to the engine, which may send it."""
         parameter = self._parameters[name]
         gradient = parameter.grad
-        assert gradient is not None, "the gradient that was just accumulated"
+        if gradient is None:
+            raise OperationError(
+                f"a hook of the script has dropped the gradient of {name} within the backward pass, as an optimizer "
+                "does that steps there: it would update with the gradient of this rank alone (step after backward)"
+            )
         factor = self._weight.factor
         seen = self._execution.take_gradient(name, gradient, self._engine.iteration, factor=factor)
         if name in self._engine_updates:
