@@ -27,12 +27,34 @@ def _in_closure(one: object) -> Callable[[], object]:
     return lambda: one
 
 
+CHANCE: dict[str, Any] = {}
+
+
+def _in_a_global(one: object) -> object:
+    CHANCE["of the module"] = one
+
+    class Draws:
+        def __getitem__(self, number: int) -> float:
+            def drawn() -> Any:
+                return CHANCE["of the module"].random()
+
+            return number + drawn()
+
+    return Draws()
+
+
+def _in_the_class(one: object) -> object:
+    return type("Draws", (), {"__module__": __name__, "chance": one})()
+
+
 HOLDERS: dict[str, Callable[[Any], object]] = {
     "itself": lambda one: one,
     "attribute": lambda one: SimpleNamespace(transform=SimpleNamespace(steps=[1, one])),
     "mapping": lambda one: {"a": (3, {"b": one})},
     "partial": lambda one: functools.partial(print, one),
     "closure": _in_closure,
+    "global that its code names": _in_a_global,
+    "attribute of its class": _in_the_class,
 }
 
 
@@ -61,6 +83,11 @@ def test_a_generator_behind_much_data_is_found() -> None:
     )
     assert list(held_generators([held])) == [generator]
     assert list(held_generators([[*range(50_000), generator]])) == [generator]
+
+
+def test_code_of_others_is_not_looked_at() -> None:
+    assert list(held_generators([torch.utils.data.TensorDataset(torch.ones(2)), torch.rand, np.mean])) == []
+    assert list(held_generators([random.SystemRandom()])) == []
 
 
 @pytest.mark.parametrize("draw", [lambda: torch.rand(1), random.random, np.random.rand])
