@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from autosync.errors import OperationError
+from autosync.runtime.memory.byte_views import as_bytes
 from autosync.runtime.wire.links import Links
 from autosync.runtime.wire.numbers import numbers_of_all
 from autosync.specs.profile.tape import tensors_of
@@ -30,7 +31,7 @@ def batch_mark(batch: Any) -> int:
         if tensor.layout == torch.strided:
             flat = tensor.detach().reshape(-1)
             some = flat[:: max(1, math.ceil(len(flat) / _MOST_ELEMENTS))].contiguous().cpu()
-            mark = zlib.crc32(some.view(torch.uint8).numpy().tobytes(), mark)
+            mark = zlib.crc32(as_bytes(some).numpy().tobytes(), mark)
     return mark
 
 

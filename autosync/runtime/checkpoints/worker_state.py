@@ -17,6 +17,7 @@ from autosync.runtime.local.engine_updates import engine_updates
 from autosync.runtime.local.joint_optimizer import kind_of
 from autosync.runtime.local.optimizer_facts import options_of
 from autosync.runtime.local.optimizer_state import entry_of
+from autosync.runtime.memory.byte_views import as_bytes
 from autosync.runtime.memory.kept_state import Held, Place
 from autosync.runtime.session.training import Training
 
@@ -38,7 +39,7 @@ def hashes(training: Training) -> dict[str, str]:
 
 
 def _hash(values: torch.Tensor) -> str:
-    numbers = values.cpu().contiguous().reshape(-1).view(torch.uint8)
+    numbers = as_bytes(values.cpu())
     return hashlib.sha256(numbers.numpy().data).hexdigest()[:16]
 
 

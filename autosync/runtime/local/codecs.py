@@ -20,6 +20,7 @@ import torch
 
 from autosync.errors import OperationError
 from autosync.plan.wires import POSITION_BYTES, SCALE_BYTES, num_kept
+from autosync.runtime.memory.byte_views import as_bytes
 from autosync.strategy.codecs import Codec, Int8, Sign, TopK
 
 _LEVELS = 127
@@ -160,7 +161,7 @@ def _write(out: torch.Tensor, *parts: torch.Tensor) -> None:
     """Write numbers of several types one after another into a buffer of bytes, without alignment."""
     position = 0
     for part in parts:
-        written = part.contiguous().view(torch.uint8)
+        written = as_bytes(part)
         out[position : position + len(written)] = written
         position += len(written)
 

@@ -19,6 +19,7 @@ import torch
 
 from autosync.errors import OperationError
 from autosync.plan.types import Plan
+from autosync.runtime.memory.byte_views import as_bytes
 from autosync.runtime.memory.regions import Memory
 from autosync.runtime.memory.unused_variables import NOTHING
 from autosync.runtime.session.hooks import Hook
@@ -67,7 +68,7 @@ class ProductCheck:
 
 def pack_factors(pair: Pair) -> torch.Tensor:
     """Pack a pair into one buffer of bytes: first all of the outputs' gradients, then all of the inputs."""
-    return torch.cat([matrix.contiguous().view(-1).view(torch.uint8) for matrix in pair])
+    return torch.cat([as_bytes(matrix) for matrix in pair])
 
 
 def unpack_factors(buffer: torch.Tensor, part: Part, dtype: torch.dtype) -> Pair:

@@ -18,6 +18,7 @@ from autosync.errors import OperationError
 from autosync.plan.types import Plan
 from autosync.runtime.local.engine_updates import engine_updates
 from autosync.runtime.local.optimizer_facts import moves_touched_rows_alone
+from autosync.runtime.memory.byte_views import as_bytes
 from autosync.runtime.memory.regions import Memory
 from autosync.runtime.memory.unused_variables import is_absent
 from autosync.specs.model import Variable
@@ -59,8 +60,7 @@ def is_no_gradient(rows: Rows) -> bool:
 
 def pack_rows(rows: Rows) -> torch.Tensor:
     """Pack rows into one buffer of bytes: first all positions, then all values."""
-    parts = (rows.indices.contiguous().view(torch.uint8), rows.values.contiguous().view(-1).view(torch.uint8))
-    return torch.cat(parts)
+    return torch.cat([as_bytes(rows.indices), as_bytes(rows.values)])
 
 
 def unpack_rows(buffer: torch.Tensor, part: Part, dtype: torch.dtype) -> Rows:

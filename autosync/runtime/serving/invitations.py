@@ -32,6 +32,7 @@ import torch.distributed as dist
 
 from autosync.errors import OperationError
 from autosync.plan.types import Local, Plan
+from autosync.runtime.memory.byte_views import as_bytes
 from autosync.runtime.serving.sealed_letters import POLL_SECONDS, Letters
 from autosync.runtime.session.agreement import STATE_TAG
 from autosync.runtime.wire.exchange import finish
@@ -249,7 +250,7 @@ def hear(links: Links, *, patience: dt.timedelta) -> tuple[Word, str]:
 def send_values(parameters: Mapping[str, torch.Tensor], names: tuple[str, ...], links: Links, server: int) -> None:
     """Send the values of variables, on the first worker, to a server that has none."""
     for name in names:
-        flat = parameters[name].detach().contiguous().reshape(-1).view(torch.uint8).cpu()
+        flat = as_bytes(parameters[name]).cpu()
         if len(flat):
             finish(links.send(flat, server, VALUES_TAG), links, "to", server)
 

@@ -17,6 +17,7 @@ from autosync.plan.expansion import expand
 from autosync.plan.types import Plan
 from autosync.runtime.local.engine_updates import engine_updates
 from autosync.runtime.local.joint_optimizer import members_of, refuse_held_elsewhere, refuse_shared
+from autosync.runtime.memory.byte_views import as_bytes
 from autosync.runtime.session.hooks import takes_hooks
 from autosync.runtime.wire.exchange import Exchange
 from autosync.runtime.wire.flow_control import Flow
@@ -225,7 +226,7 @@ def send_state(model: torch.nn.Module, links: Links, *, num_workers: int) -> Non
     exchange = Exchange(links, Flow())
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.numel() and num_workers > 1:
-            values = tensor.detach().contiguous().to("cpu", copy=True).reshape(-1).view(torch.uint8)
+            values = as_bytes(tensor.detach().contiguous().to("cpu", copy=True))
             pieces = cut_moves(moves, (0, len(values)), position=links.rank, item_bytes=1)
             exchange.run(pieces, values, members=range(num_workers), tag=STATE_TAG, priority=0)
             tensor.data.copy_(values.view(tensor.dtype).view(tensor.shape))

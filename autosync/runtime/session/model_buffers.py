@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from autosync.plan.expansion import expand
+from autosync.runtime.memory.byte_views import as_bytes
 from autosync.runtime.session.hooks import Hook
 from autosync.runtime.wire.exchange import Exchange
 from autosync.runtime.wire.flow_control import Flow
@@ -65,7 +66,7 @@ class Buffers:
     @torch.no_grad()
     def _take(self) -> None:
         buffers = [buffer for buffer in self._model.buffers() if buffer.numel()]
-        there = [buffer.contiguous().reshape(-1).view(torch.uint8) for buffer in buffers]
+        there = [as_bytes(buffer) for buffer in buffers]
         # All buffers are copied from their device at once; links send host memory.
         values = torch.cat([one.to(there[0].device) for one in there]).cpu()
         moves = expand("broadcast", "tree", self._num_workers)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from autosync.runtime.memory.byte_views import as_bytes
 from autosync.specs.profile.tape import Tape
 
 
@@ -36,7 +37,7 @@ class BoundaryBytes:
         """Return the bytes of values, in their own memory if there is only one."""
         places = self._backward if backward else self._forward
         if len(places) == 1:
-            return values[places[0].value].contiguous().reshape(-1).view(torch.uint8)
+            return as_bytes(values[places[0].value])
         buffer = torch.empty(_length(places), dtype=torch.uint8)
         for place in places:
             _view(buffer, place).copy_(values[place.value])

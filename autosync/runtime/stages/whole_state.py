@@ -11,6 +11,7 @@ import torch
 
 from autosync.errors import OperationError
 from autosync.plan.expansion import expand
+from autosync.runtime.memory.byte_views import as_bytes
 from autosync.runtime.wire.exchange import Exchange
 from autosync.runtime.wire.flow_control import Flow
 from autosync.runtime.wire.links import Links
@@ -31,7 +32,7 @@ def send_variables(
         members = [held[0], *[rank for rank in range(links.num_ranks) if rank not in held]]
         if links.rank not in members or len(members) == 1:
             continue
-        values = parameter.detach().contiguous().clone().reshape(-1).view(torch.uint8)
+        values = as_bytes(parameter).clone()
         position = members.index(links.rank)
         pieces = cut_moves(expand("broadcast", "tree", len(members)), (0, len(values)), position=position, item_bytes=1)
         exchange.run(pieces, values, members=members, tag=_TAG, priority=0)
