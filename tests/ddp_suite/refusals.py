@@ -390,14 +390,8 @@ def rows() -> list[str]:
     return [f"| {one.what} | {one.where} | `{one.words}` | {one.reason} |" for one in REFUSALS]
 
 
-_LIKE = {
-    "door": "ddp",
-    "door_forward": FORWARD,
-    "unused": "ddp",
-    "unused_forward": FORWARD,
-    "unused_servers": SERVER,
-    "unused_sharded": SHARDS,
-}
+_LIKE = {"door": "ddp", "door_forward": FORWARD, "unused": "ddp", "unused_forward": FORWARD}
+_LIKE |= {"unused_servers": SERVER, "unused_sharded": SHARDS}
 """The strategies whose refusals other ways of training with them have."""
 
 
