@@ -126,8 +126,9 @@ class Headroom:
 
     @property
     def share(self) -> float:
-        """The share of the step that every exact strategy needs."""
-        return min(self.limit.seconds / self.step, 1.0)
+        """The share of the step that every exact strategy needs; above 1 where the step refutes the bound."""
+        share = self.limit.seconds / self.step
+        return min(share, 1.0) if self.is_known else share
 
     def __str__(self) -> str:
         if not self.is_known:

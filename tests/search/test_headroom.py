@@ -94,6 +94,7 @@ def test_a_step_that_is_shorter_than_the_bound_refutes_it(model: ModelSpec, clus
     assert "how much is left is not known (autosync cluster probe" in str(
         possible_gain(_measured(0.01), model, cluster, limit)
     )
+    assert Headroom(step=0.01, bound=limit).share == pytest.approx(2.0)
     assert str(Headroom(step=0.01, bound=limit)) == (
         "10 ms a step is shorter than the links' rates and the profile allow, so how much is left is not known "
         "(autosync cluster probe measures the rates)"

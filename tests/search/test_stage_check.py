@@ -30,10 +30,8 @@ CLUSTER = ClusterSpec(
 )
 def test_a_task_is_checked_as_ranks_check_it(name: str, reason: str) -> None:
     target = f"{TASKS}:{name}"
-    model = model_of(target, cuts=True)
-    checked = checked_cuts(target, model, CLUSTER)
-    settings = StudySettings(name="s", task=target)
-    why = why_undivided_study(settings, checked, CLUSTER)
+    checked = checked_cuts(target, model_of(target, cuts=True), CLUSTER)
+    why = why_undivided_study(StudySettings(name="s", task=target), checked, CLUSTER)
     assert bool(why) == bool(reason)
     assert reason in why
     # Microbatches are timed only where stages may compute them.

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
-
-def as_nothing() -> tuple[Any, ...]:
-    """Return what `__reduce__` of a hook returns: a copy does nothing, and what is pickled needs none of our code."""
-    return getattr, (contextlib.nullcontext(), "__exit__")
+from autosync.specs.profile.inert_hook import as_nothing
 
 
 class Hook:

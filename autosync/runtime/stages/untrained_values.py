@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from autosync.errors import OperationError
+from autosync.runtime.memory.byte_views import as_bytes
 
 _NUM_SAMPLES = 32
 """So many elements of a tensor are marked, evenly spaced: a step of averages changes about all of them."""
@@ -49,7 +50,7 @@ class UntrainedValues:
             by_type.setdefault(one.samples.dtype, []).append(one.samples)
         mark = 0
         for samples in by_type.values():
-            mark = zlib.crc32(torch.cat(samples).view(torch.uint8).numpy().tobytes(), mark)
+            mark = zlib.crc32(as_bytes(torch.cat(samples)).numpy().tobytes(), mark)
         return mark
 
 

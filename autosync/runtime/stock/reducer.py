@@ -19,9 +19,9 @@ from autosync.errors import OperationError
 from autosync.right_of_way import marks
 from autosync.runtime.memory.unused_variables import NOTHING, is_absent
 from autosync.runtime.session.backward_passes import Passes, accumulate_quietly
-from autosync.runtime.session.hooks import as_nothing
 from autosync.runtime.stock.buckets import StockBuckets
 from autosync.runtime.stock.layouts import Layouts
+from autosync.specs.profile.inert_hook import as_nothing
 
 # Of more elements, marking the first costs less than adding to all.
 _FEW_ELEMENTS = 64

@@ -18,6 +18,7 @@ from torch import nn
 from autosync.specs import task_run
 from autosync.specs.profile.clock import Clock
 from autosync.specs.profile.graph import ParameterUses, read_uses, sequence_of, with_hidden_uses
+from autosync.specs.profile.inert_hook import as_nothing
 from autosync.specs.task import Task
 
 
@@ -201,7 +202,7 @@ class _Hook:
         self._record(*arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (contextlib.nullcontext(), "__exit__")
+        return as_nothing()
 
 
 def _factor_rows(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
