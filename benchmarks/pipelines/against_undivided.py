@@ -3,8 +3,9 @@
 python benchmarks/pipelines/against_undivided.py slow --folder divided > slow.json
 python benchmarks/pipelines/against_undivided.py fast --folder divided > fast.json
 
-Both searches have the same model, cluster and number of trials; one sees a profile without cuts. A study or comparison
-that is in the folder already is not repeated. README.md says what must hold.
+Both searches have the same model, cluster and number of trials; one sees a profile without cuts. With fast links that
+one is only made where the other chose stages. A study or comparison that is in the folder already is not repeated.
+README.md says what must hold.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model
 from autosync.strategy.bundle import load_bundle
-from autosync.trials.compare import compare
+from autosync.trials.compare import Ratio, compare
 from autosync.trials.contestant import Contestant
 from autosync.trials.service import TrialService
 
@@ -69,7 +70,8 @@ def main() -> int:
     for model, cluster in targets_of(options.targets):
         name = f"{Path(model).name.removesuffix('.yaml')}/{cluster.name}"
         if not options.only or name in options.only:
-            found[name] = kept(name, model, cluster, num_trials=options.trials, seed=options.seed)
+            how = {"num_trials": options.trials, "seed": options.seed, "always": options.targets == "slow"}
+            found[name] = kept(name, model, cluster, **how)
             tell(f"{name}: {found[name]['in_words']}")
     summary = of_slow(found) if options.targets == "slow" else of_fast(found)
     settings = {"trials": options.trials, "seed": options.seed}
@@ -81,21 +83,47 @@ def targets_of(links: str) -> Sequence[tuple[str, ClusterSpec]]:
     return FAST if links == "fast" else [(model, load_cluster(cluster)) for model, cluster in SLOW]
 
 
-def kept(name: str, model: str, cluster: ClusterSpec, *, num_trials: int, seed: int) -> dict[str, Any]:
+def kept(name: str, model: str, cluster: ClusterSpec, *, num_trials: int, seed: int, always: bool) -> dict[str, Any]:
     """Return the result of a target from the folder, or measure it and keep it there."""
     path = Path(f"{name.replace('/', '-').replace('@', '-')}-{num_trials}-{seed}.json")
     if not path.is_file():
-        jsonio.write_json(path, measured(path.stem, load_model(model), cluster, num_trials=num_trials, seed=seed))
+        how: dict[str, Any] = {"num_trials": num_trials, "seed": seed}
+        found = measured(path.stem, load_model(model), cluster, always=always, **how)
+        jsonio.write_json(path, found)
     result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return result
 
 
-def measured(name: str, model: ModelSpec, cluster: ClusterSpec, *, num_trials: int, seed: int) -> dict[str, Any]:
-    """Tune a model with its cuts and without, and measure both winners in turn."""
-    options: dict[str, Any] = {"cluster": cluster, "num_trials": num_trials, "seed": seed}
-    undivided = kept_study(f"{name}-without-stages", model=without_cuts(model), **options)
-    divided = kept_study(f"{name}-with-stages", model=model, **options)
+def measured(name: str, model: ModelSpec, cluster: ClusterSpec, *, always: bool, **how: Any) -> dict[str, Any]:
+    """Tune a model with its cuts and without, and measure both winners in turn: `always`, or if one has stages."""
+    divided = kept_study(f"{name}-with-stages", model=model, cluster=cluster, **how)
+    is_divided = bool(load_bundle(Path(divided["folder"], "best.yaml")).strategy.stages)
+    found = {
+        "is_divided": is_divided,
+        "stages": divided["winner"]["stages"],
+        "over_stock_ddp": divided["winner"]["speedup_over_stock_ddp"],
+        "wall_seconds": {"with stages": divided["wall_seconds"]},
+    }
+    if not always and not is_divided:
+        return {**found, "is_slower": False, "in_words": "no stages chosen"}
+    undivided = kept_study(f"{name}-without-stages", model=without_cuts(model), cluster=cluster, **how)
     bundles = {"without stages": undivided["folder"], "with stages": divided["folder"]}
+    ratio, seconds = compared(bundles, model, cluster, seed=how["seed"])
+    return {
+        **found,
+        "seconds": seconds,
+        "over_without_stages": dataclasses.asdict(ratio.speedup),
+        "is_slower": ratio.verdict == "slower",
+        "in_words": str(ratio),
+        "without_stages_over_stock_ddp": undivided["winner"]["speedup_over_stock_ddp"],
+        "wall_seconds": {"with stages": divided["wall_seconds"], "without stages": undivided["wall_seconds"]},
+    }
+
+
+def compared(
+    bundles: Mapping[str, str], model: ModelSpec, cluster: ClusterSpec, *, seed: int
+) -> tuple[Ratio, dict[str, float]]:
+    """Measure the winners of two studies in turn; return how many times as fast the second is, and both times."""
     contestants = [Contestant(name=way, bundle=Path(folder, "best.yaml")) for way, folder in bundles.items()]
     with (
         tempfile.TemporaryDirectory(prefix="autosync-divided-") as ranks,
@@ -103,17 +131,7 @@ def measured(name: str, model: ModelSpec, cluster: ClusterSpec, *, num_trials: i
     ):
         comparison = compare(service, contestants)
     (ratio,) = comparison.ratios
-    return {
-        "seconds": {way: one.median_seconds for way, one in comparison.measurements.items()},
-        "over_without_stages": dataclasses.asdict(ratio.speedup),
-        "is_slower": ratio.verdict == "slower",
-        "is_divided": bool(load_bundle(Path(divided["folder"], "best.yaml")).strategy.stages),
-        "in_words": str(ratio),
-        "stages": divided["winner"]["stages"],
-        "over_stock_ddp": divided["winner"]["speedup_over_stock_ddp"],
-        "without_stages_over_stock_ddp": undivided["winner"]["speedup_over_stock_ddp"],
-        "wall_seconds": {"with stages": divided["wall_seconds"], "without stages": undivided["wall_seconds"]},
-    }
+    return ratio, {way: one.median_seconds for way, one in comparison.measurements.items()}
 
 
 def of_slow(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
