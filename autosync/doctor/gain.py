@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from autosync.doctor.evidence import Evidence
 from autosync.doctor.timing import Timing, timing_of
 from autosync.plan.bound import bound
-from autosync.plan.bound_terms import rates_of
+from autosync.plan.bound_terms import holds, rates_of
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 
@@ -27,8 +27,13 @@ class Gain:
 
     @property
     def most(self) -> float:
-        """The largest speedup over stock DDP that an exact strategy can have."""
-        return max(self.step_seconds / self.bound_seconds, 1.0) if self.bound_seconds > 0 else float("inf")
+        """The largest speedup over stock DDP that an exact strategy can have, if the bound is known."""
+        return max(self.step_seconds / self.bound_seconds, 1.0)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the bound is known and holds, as far as this step shows."""
+        return self.bound_seconds > 0 and holds(self.bound_seconds, self.step_seconds)
 
 
 def gain_of_model(evidence: Evidence, model: ModelSpec, cluster: ClusterSpec, *, is_replayed: bool) -> Gain:

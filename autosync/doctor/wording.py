@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 from autosync.doctor.causes import CAUSES, COMPUTE
 from autosync.doctor.diagnosis import LEAST_SHARE, Diagnosis, RankedCause
+from autosync.plan.bound_terms import TOO_SHORT
 from autosync.specs.task_file import is_task
 from autosync.strategy.wording import count, format_wrapped_table, wrapped
 from autosync.units import format_time
@@ -95,8 +95,10 @@ def _median(num_steps: int) -> str:
 def gain_in_words(diagnosis: Diagnosis) -> str:
     """Say how much better synchronisation could give."""
     gain = diagnosis.gain
-    if gain is None or not math.isfinite(gain.most):
+    if gain is None or gain.bound_seconds <= 0:
         return "What better synchronisation could give is not known."
+    if not gain.is_known:
+        return f"This step is {TOO_SHORT}."
     limit = f"no exact strategy can take less than {format_time(gain.bound_seconds)} ({gain.because})"
     if gain.most < 1 + LISTED_SHARE:
         return f"Better synchronisation gives nothing here: {limit}."
@@ -116,7 +118,7 @@ def fields(diagnosis: Diagnosis, operands: Operands) -> dict[str, Any]:
         "primary": _finding_fields(diagnosis.primary),
         "is_healthy": diagnosis.primary.name == COMPUTE,
         "least_share": LEAST_SHARE,
-        "most_speedup": None if gain is None or not math.isfinite(gain.most) else gain.most,
+        "most_speedup": gain.most if gain is not None and gain.is_known else None,
         "bound_seconds": None if gain is None else gain.bound_seconds,
         "next": {"advice": diagnosis.primary.cause.advice, "command": operands.fill(diagnosis.primary.cause.command)},
         "others": _all_fields(diagnosis.others),

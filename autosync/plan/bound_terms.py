@@ -117,6 +117,24 @@ class Bound:
         return self.largest.seconds
 
 
+REFUTED = 0.97
+"""The share of a bound below which a step shows that the bound is wrong: noise alone does not bring it there."""
+
+TOO_SHORT = (
+    "shorter than the links' rates and the profile allow, so how much is left is not known (autosync cluster probe "
+    "measures the rates)"
+)
+"""What is said of such a step."""
+
+
+def holds(bound_seconds: float, step_seconds: float) -> bool:
+    """Return whether a measured step may have this bound.
+
+    A shorter step shows that the links' rates or the times of the profile are not those of the cluster.
+    """
+    return step_seconds >= REFUTED * bound_seconds
+
+
 def pair_of_node(cluster: ClusterSpec, index: int, rates: Rates) -> Pair:
     """Return the rates out of and into a node."""
     node = cluster.nodes[index]

@@ -57,7 +57,7 @@ def _verdict(report: DiagnosisReport) -> Markup:
     words = f"{primary.cause.title}{subject}: {primary.share:.0%} of the step"
     figures = [("time of a step", format_time(diagnosis.step_seconds)), (primary.cause.title, f"{primary.share:.0%}")]
     gain = diagnosis.gain
-    if gain is not None and gain.most < float("inf"):
+    if gain is not None and gain.is_known:
         figures.append(("at most possible", f"{gain.most:.2f} × as fast"))
     boxes = [element("div", element("dt", name), element("dd", value)) for name, value in figures]
     return joined(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autosync.datasets.schema import Measurement
-from autosync.plan.bound_terms import Bound
+from autosync.plan.bound_terms import TOO_SHORT, Bound, holds
 from autosync.search.link_times import LinkTime, busiest_link
-from autosync.search.stopping import holds
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.links import PROCESSORS, busy_in_words
 from autosync.specs.model import ModelSpec
@@ -17,12 +16,6 @@ from autosync.units import format_time
 
 LITTLE = 1.02
 """The smallest speedup that is worth mentioning."""
-
-UNKNOWN = (
-    "shorter than the links' rates and the profile allow, so how much is left is not known (autosync cluster probe "
-    "measures the rates)"
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeShares:
@@ -132,7 +125,7 @@ class Headroom:
 
     def __str__(self) -> str:
         if not self.is_known:
-            return f"{format_time(self.step)} a step is {UNKNOWN}"
+            return f"{format_time(self.step)} a step is {TOO_SHORT}"
         if self.most == 1.0:
             return "no exact strategy on this cluster can be faster"
         of = " of strategies with stages" if self.limit is self.divided else ""
@@ -174,7 +167,7 @@ class PossibleGain:
         share = 1 - (self.default.compute + self.default.input) / self.default.step
         what = f"communication that compute does not hide is {share:.0%} of stock DDP's step"
         if not self._headroom.is_known:
-            return f"{what}; this step is {UNKNOWN}"
+            return f"{what}; this step is {TOO_SHORT}"
         if self.most == 1.0:
             return f"{what}: it is as fast as any exact strategy on this cluster can be"
         if self.most < LITTLE:

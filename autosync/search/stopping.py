@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autosync.datasets.schema import Record
+from autosync.plan.bound_terms import holds
 
 NEAR_BOUND = 1.02
 """The factor above the bound within which a user would not notice any further gain."""
-
-REFUTED = 0.97
-"""The share of a bound below which a step shows that the bound is wrong: noise alone does not bring it there."""
 
 LEAST_GAIN = 0.005
 """The smallest share that counts as a gain; a smaller one may be noise."""
@@ -33,14 +31,6 @@ def why_stop(records: Sequence[Record], *, bound_seconds: float | None, patience
     if 0 < patience <= num_idle:
         return f"no further gain is likely: {num_idle} trials have brought none since the last that did"
     return None
-
-
-def holds(bound_seconds: float, step_seconds: float) -> bool:
-    """Return whether a measured step may have this bound.
-
-    A shorter step shows that the links' rates or the times of the profile are not those of the cluster.
-    """
-    return step_seconds >= REFUTED * bound_seconds
 
 
 def _num_without_gain(records: Sequence[Record]) -> int:

@@ -50,7 +50,7 @@ LEAST_OF_BOUND, LEAST_OVER_EVEN = 0.92, 1.8
 def main() -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="where studies and results are kept")
-    parser.add_argument("--model", default="resnet18", help="the model to tune")
+    parser.add_argument("--model", default="resnet18@x10", help="the model to tune")
     parser.add_argument("--trials", type=int, default=25, help="of each search")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

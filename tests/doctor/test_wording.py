@@ -82,6 +82,13 @@ def test_a_gain_that_is_none_is_said_so(work: Any, ranks: Any) -> None:
     assert fields(found, MODEL)["most_speedup"] is None
 
 
+def test_a_step_that_is_shorter_than_the_bound_refutes_it(work: Any, ranks: Any) -> None:
+    found = diagnose(ranks(works=[work()]).evidence())
+    refuted = replace(found, gain=Gain(step_seconds=0.9, bound_seconds=1, because="forward and backward"))
+    assert "This step is shorter than the links' rates and the profile allow" in describe(refuted, MODEL)
+    assert fields(refuted, MODEL)["most_speedup"] is None
+
+
 def test_the_document_has_every_cause_once(work: Any, ranks: Any) -> None:
     document = fields(diagnose(ranks(works=[work()] * 2).evidence()), MODEL)
     named = [document["primary"], *document["others"], *document["unknown"]]

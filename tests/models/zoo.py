@@ -2,7 +2,8 @@
 
 Builders import their libraries themselves: of `torchvision`, `timm`, `transformers` and `peft` (the extra `models`) a
 machine may have none. The two models of this file's own need nothing but torch, and are what `make test` trains.
-Nothing is random in training itself: there is no dropout, and no layer is dropped.
+Nothing is random in training itself: there is no dropout, and no layer is dropped. With more `layers` they are as deep
+as others train them, and as narrow as here.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Entry:
 
     name: str
     library: str
-    model: Callable[[], nn.Module]
+    model: Callable[..., nn.Module]
     batch: Callable[[torch.Generator], Batch]
     loss: Callable[[nn.Module, Batch], torch.Tensor]
     leaves_some: bool = False
@@ -139,10 +140,10 @@ def mobilenet() -> nn.Module:
     return mobilenet_v3_small(num_classes=NUM_CLASSES, dropout=0.0, width_mult=0.5)
 
 
-def convnext() -> nn.Module:
+def convnext(layers: int = 1) -> nn.Module:
     from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 
-    blocks = [CNBlockConfig(24, 48, 1), CNBlockConfig(48, 96, 1), CNBlockConfig(96, None, 2)]
+    blocks = [CNBlockConfig(24, 48, layers), CNBlockConfig(48, 96, layers), CNBlockConfig(96, None, 2 * layers)]
     return ConvNeXt(blocks, stochastic_depth_prob=0.0, num_classes=NUM_CLASSES)
 
 
@@ -155,30 +156,30 @@ def efficientnet() -> nn.Module:
     return timm.create_model("test_efficientnet", num_classes=NUM_CLASSES)
 
 
-def resnet() -> nn.Module:
+def resnet(layers: int = 1) -> nn.Module:
     from timm.models.resnet import BasicBlock, ResNet
 
-    return ResNet(BasicBlock, (1, 1, 1, 1), num_classes=NUM_CLASSES, channels=(32, 64, 128, 160))
+    return ResNet(BasicBlock, (layers,) * 4, num_classes=NUM_CLASSES, channels=(32, 64, 128, 160))
 
 
-def regnet() -> nn.Module:
+def regnet(layers: int = 5) -> nn.Module:
     from timm.models.regnet import RegNet, RegNetCfg
 
-    config = RegNetCfg(depth=5, w0=16, wa=64, wm=2.0, group_size=8, se_ratio=0.25)
+    config = RegNetCfg(depth=layers, w0=16, wa=64, wm=2.0, group_size=8, se_ratio=0.25)
     return RegNet(config, num_classes=NUM_CLASSES)
 
 
-def mixer() -> nn.Module:
+def mixer(layers: int = 3) -> nn.Module:
     from timm.models.mlp_mixer import MlpMixer
 
-    return MlpMixer(num_classes=NUM_CLASSES, img_size=SIDE, patch_size=8, num_blocks=3, embed_dim=192)
+    return MlpMixer(num_classes=NUM_CLASSES, img_size=SIDE, patch_size=8, num_blocks=layers, embed_dim=192)
 
 
-def swin() -> nn.Module:
+def swin(layers: int = 2) -> nn.Module:
     from timm.models.swin_transformer import SwinTransformer
 
     return SwinTransformer(
-        img_size=SIDE, patch_size=2, num_classes=NUM_CLASSES, embed_dim=64, depths=(2, 2), num_heads=(2, 4),
+        img_size=SIDE, patch_size=2, num_classes=NUM_CLASSES, embed_dim=64, depths=(layers, layers), num_heads=(2, 4),
         window_size=4, drop_path_rate=0.0,
     )  # fmt: skip
 
@@ -186,61 +187,61 @@ def swin() -> nn.Module:
 # transformers.
 
 
-def bert() -> nn.Module:
+def bert(layers: int = 2) -> nn.Module:
     from transformers import BertConfig, BertForMaskedLM
 
     config = BertConfig(
-        vocab_size=WORDS, hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256,
+        vocab_size=WORDS, hidden_size=128, num_hidden_layers=layers, num_attention_heads=4, intermediate_size=256,
         max_position_embeddings=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
     return BertForMaskedLM(config)
 
 
-def gpt2() -> nn.Module:
+def gpt2(layers: int = 2) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
-        vocab_size=WORDS, n_positions=48, n_embd=128, n_layer=2, n_head=4, resid_pdrop=0.0, embd_pdrop=0.0,
+        vocab_size=WORDS, n_positions=48, n_embd=128, n_layer=layers, n_head=4, resid_pdrop=0.0, embd_pdrop=0.0,
         attn_pdrop=0.0, bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     return GPT2LMHeadModel(config)
 
 
-def t5() -> nn.Module:
+def t5(layers: int = 2) -> nn.Module:
     from transformers import T5Config, T5ForConditionalGeneration
 
     config = T5Config(
-        vocab_size=WORDS, d_model=128, d_kv=32, d_ff=256, num_layers=2, num_heads=4, dropout_rate=0.0,
+        vocab_size=WORDS, d_model=128, d_kv=32, d_ff=256, num_layers=layers, num_heads=4, dropout_rate=0.0,
         decoder_start_token_id=0,
     )  # fmt: skip
     return T5ForConditionalGeneration(config)
 
 
-def llama() -> nn.Module:
+def llama(layers: int = 2) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=WORDS, hidden_size=128, intermediate_size=320, num_hidden_layers=2, num_attention_heads=4,
+        vocab_size=WORDS, hidden_size=128, intermediate_size=320, num_hidden_layers=layers, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=64,
     )  # fmt: skip
     return LlamaForCausalLM(config)
 
 
-def vit() -> nn.Module:
+def vit(layers: int = 2) -> nn.Module:
     from transformers import ViTConfig, ViTForImageClassification
 
     config = ViTConfig(
-        hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256, image_size=SIDE,
+        hidden_size=128, num_hidden_layers=layers, num_attention_heads=4, intermediate_size=256, image_size=SIDE,
         patch_size=8, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, num_labels=NUM_CLASSES,
     )  # fmt: skip
     return ViTForImageClassification(config)
 
 
-def whisper() -> nn.Module:
+def whisper(layers: int = 2) -> nn.Module:
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
     config = WhisperConfig(
-        vocab_size=WORDS, num_mel_bins=16, d_model=128, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+        vocab_size=WORDS, num_mel_bins=16, d_model=128, encoder_layers=layers, decoder_layers=layers, encoder_attention_heads=4,
         decoder_attention_heads=4, encoder_ffn_dim=256, decoder_ffn_dim=256, max_source_positions=30,
         max_target_positions=32, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0, pad_token_id=0,
         bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, suppress_tokens=None, begin_suppress_tokens=None,
@@ -248,34 +249,34 @@ def whisper() -> nn.Module:
     return WhisperForConditionalGeneration(config)
 
 
-def mixtral() -> nn.Module:
+def mixtral(layers: int = 2) -> nn.Module:
     """Its experts are slices of common parameters: one that gets no token has zeros in their gradient."""
     from transformers import MixtralConfig, MixtralForCausalLM
 
     config = MixtralConfig(
-        vocab_size=WORDS, hidden_size=128, intermediate_size=192, num_hidden_layers=2, num_attention_heads=4,
+        vocab_size=WORDS, hidden_size=128, intermediate_size=192, num_hidden_layers=layers, num_attention_heads=4,
         num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2, max_position_embeddings=64,
     )  # fmt: skip
     return MixtralForCausalLM(config)
 
 
-def switch() -> nn.Module:
+def switch(layers: int = 2) -> nn.Module:
     """Its experts are modules: one that gets no token has no gradient."""
     from transformers import SwitchTransformersConfig, SwitchTransformersForConditionalGeneration
 
     config = SwitchTransformersConfig(
-        vocab_size=WORDS, d_model=128, d_kv=32, d_ff=192, num_layers=2, num_decoder_layers=2, num_heads=4,
-        num_sparse_encoder_layers=1, num_sparse_decoder_layers=1, num_experts=12, expert_capacity=64,
+        vocab_size=WORDS, d_model=128, d_kv=32, d_ff=192, num_layers=layers, num_decoder_layers=layers, num_heads=4,
+        num_sparse_encoder_layers=layers // 2, num_sparse_decoder_layers=layers // 2, num_experts=12, expert_capacity=64,
         router_jitter_noise=0.0, dropout_rate=0.0, decoder_start_token_id=0,
     )  # fmt: skip
     return SwitchTransformersForConditionalGeneration(config)
 
 
-def mamba() -> nn.Module:
+def mamba(layers: int = 2) -> nn.Module:
     from transformers import MambaConfig, MambaForCausalLM
 
     config = MambaConfig(
-        vocab_size=WORDS, hidden_size=96, state_size=8, num_hidden_layers=2, use_mambapy=False, pad_token_id=0,
+        vocab_size=WORDS, hidden_size=96, state_size=8, num_hidden_layers=layers, use_mambapy=False, pad_token_id=0,
         bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     return MambaForCausalLM(config)
@@ -284,12 +285,12 @@ def mamba() -> nn.Module:
 # peft.
 
 
-def lora() -> nn.Module:
+def lora(layers: int = 2) -> nn.Module:
     """GPT-2 whose own parameters are frozen, beside adapters of low rank that are trained."""
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(r=4, lora_alpha=8, target_modules=["c_attn", "c_proj"], lora_dropout=0.0, fan_in_fan_out=True)
-    adapted: nn.Module = get_peft_model(gpt2(), config)
+    adapted: nn.Module = get_peft_model(gpt2(layers), config)
     return adapted
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autosync.search.stopping import holds
+from autosync.plan.bound_terms import holds
 from autosync.search.trust.error_belief import ErrorBelief
 from autosync.search.trust.expectation import Expectation
 from autosync.simulators.learned.trials import NOISE

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autosync.search.stopping import holds
+from autosync.plan.bound_terms import holds
 from autosync.search.trust.error_belief import ErrorBelief
 from autosync.search.trust.expectation import Expectation
 from autosync.search.trust.expected_gain import LEAST_SHARE, expected_gain
