@@ -27,7 +27,7 @@ def probe_limit(cluster: ClusterSpec) -> float:
 
 @click.group(epilog="Example: autosync cluster show cluster.yaml")
 def cluster() -> None:
-    """Show a cluster's nodes, ranks, links, racks and costs, or measure it."""
+    """Show a cluster's nodes, ranks, links, racks and costs, check its nodes, or measure it."""
 
 
 @cluster.command(

@@ -38,7 +38,7 @@ _skip_option = click.option(
 
 @click.group(epilog="Example: autosync dataset stats datasets/records")
 def dataset() -> None:
-    """Count, check, merge and split records."""
+    """Count, check, import, merge and split records."""
 
 
 @dataset.command(

@@ -76,6 +76,7 @@ def doctor(
     The cluster's launcher runs some steps of stock DDP, and each rank notes when its passes and messages begin and end.
     TRAIN.py is an unchanged script that wraps its model in DistributedDataParallel. It is stopped after these steps.
     MODEL is a task, or a model spec whose compute is replayed. If transfers matter, the links are measured as well.
+    Models on GPUs are refused.
     """
     from autosync.doctor.examine import examine
     from autosync.doctor.wording import Operands, describe, fields

@@ -49,7 +49,9 @@ Examples:
 @click.option("--launcher", type=click.Choice(list(LAUNCHERS)), help="How the machines are reached.")
 @click.option("--hosts", metavar="HOSTS", help='The hosts: "gpu1 gpu2" or "gpu[01-04]"; with testbed a number.')
 @click.option("--devices", type=click.IntRange(1), help="Ranks on each node: one for each GPU, or one.")
-@click.option("--bandwidth", metavar="RATES", help="Rate of each link, such as 10 Gbit/s: one, or one for each host.")
+@click.option(
+    "--bandwidth", metavar="RATES", help="Rate of each link, such as 10 Gbit/s: one, or one a host with commas."
+)
 @click.option("--python", metavar="PATH", help="Python on the nodes, if its path differs from the one here.")
 @click.option("--backend", type=click.Choice(["gloo", "nccl"]), help="The backend.  [default: gloo]")
 @click.option("--check/--no-check", default=None, help="Check every node.  [default: ask]")

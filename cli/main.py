@@ -37,7 +37,7 @@ class Entry:
 COMMANDS: Mapping[str, Entry] = {
     "init": Entry("autosync.cli.init:init", "Draft a cluster file, check it, and offer to measure the cluster."),
     "profile": Entry("autosync.cli.profile:profile", "Run a model and write its model spec."),
-    "cluster": Entry("autosync.cli.cluster:cluster", "Show a cluster, or measure it."),
+    "cluster": Entry("autosync.cli.cluster:cluster", "Show, check or measure a cluster, or show its costs."),
     "testbed": Entry("autosync.cli.testbed:testbed", "Emulate a cluster on this machine."),
     "strategy": Entry("autosync.cli.strategy:strategy", "Build, show, check and compare strategies."),
     "simulate": Entry("autosync.cli.simulate:simulate", "Predict how long a step takes."),
@@ -56,7 +56,7 @@ COMMANDS: Mapping[str, Entry] = {
     "emit": Entry("autosync.cli.emit:emit", "Write a strategy as settings of stock DDP."),
     "serve": Entry("autosync.cli.serve:serve", "Serve parameters on a node that does not train."),
     "export": Entry("autosync.cli.export:export", "Write the records of studies as parquet, csv or jsonl."),
-    "dataset": Entry("autosync.cli.dataset:dataset", "Count, check and merge records."),
+    "dataset": Entry("autosync.cli.dataset:dataset", "Count, check, import, merge and split records."),
 }
 
 _SECONDS_TO_LEAVE = 0.05

@@ -54,7 +54,13 @@ Examples:
 @click.argument("preset")
 @click.argument("model_target", metavar="MODEL")
 @click.option("--cluster", "cluster_target", metavar="CLUSTER", required=True, help=CLUSTER_HELP)
-@click.option("--option", "assignments", metavar="NAME=VALUE", multiple=True, help="An option of the preset.")
+@click.option(
+    "--option",
+    "assignments",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="An option of the preset, as `autosync strategy presets` lists them.",
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="S.yaml", help="Write the strategy here.")
 @click.option("--bundle", "is_bundle", is_flag=True, help="Make a bundle for launch and parallelize.")
 @force_option

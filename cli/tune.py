@@ -85,7 +85,7 @@ Examples:
     "num_trials",
     type=click.IntRange(0, 100_000),
     help="Strategies to try; for a loop, schedules to prove.  [default: the predicted are proved at once, then as many "
-    "are tried as are worth their time; for LOOP.py 4]",
+    "are tried as are worth their time, 12 at most for TRAIN.py; for LOOP.py 4]",
 )
 @click.option(
     "--training",
