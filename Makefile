@@ -35,7 +35,7 @@ help:
 	@echo 'make docs        build the site of the documentation in build/site'
 	@echo 'make ddp-suite   what DDP, ZeRO and Horovod are tested for, under four strategies, on two and three ranks (25 minutes)'
 	@echo 'make scripts-suite   unchanged scripts of torch, transformers, accelerate and Lightning under autosync (an hour)'
-	@echo 'make mutations   break what users of DDP expect, one thing after the other: a test must notice (minutes)'
+	@echo 'make mutations   break what users of DDP expect, one thing after the other: a test must notice (tens of minutes)'
 	@echo 'make lint | typing | pytest | wheel-test | format | setup | clean'
 
 # An environment that works is kept; one that does not (an interrupted install, another Python gone) is made anew.

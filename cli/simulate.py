@@ -33,9 +33,10 @@ _NUM_REASONS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """The predictions by the names of strategies, the bound, and the shares of bytes that travel on average.
+    """The predictions by the names of strategies, the bounds, and the shares of bytes that travel on average.
 
-    `travelled` is empty if every step uses all parameters.
+    `limit` is the bound without stages, and `divided` that of strategies with stages, if any is legal. `travelled` is
+    empty if every step uses all parameters.
     """
 
     model: ModelSpec
@@ -44,6 +45,7 @@ class Simulation:
     strategies: Mapping[str, Strategy]
     predictions: Mapping[str, Prediction]
     limit: Bound
+    divided: Bound | None
     travelled: Mapping[str, float]
 
     def ranked(self) -> list[tuple[str, Prediction]]:
@@ -95,6 +97,7 @@ def simulate(
     """
     from autosync.plan.bound import bound
     from autosync.plan.bound_terms import rates_of
+    from autosync.plan.stage_bound import stage_bound
     from autosync.simulators.catalogue import SIMULATORS, open_simulator
     from autosync.simulators.compile_notice import compiling_is_told
 
@@ -113,14 +116,14 @@ def simulate(
             raise InputError("a trace of a strategy with stages", rule="--trace shows messages, and not passes")
         if trace is not None or (len(strategies) == 1 and simulator == DEFAULT_SIMULATOR and not is_divided):
             explanation = _explanation(next(iter(strategies.values())), model, cluster, trace)
-    limit = bound(model, cluster, rates=rates_of(cluster))
     found = Simulation(
         model=model,
         cluster=cluster,
         simulator=predictor.name,
         strategies=strategies,
         predictions=predictions,
-        limit=limit,
+        limit=bound(model, cluster, rates=rates_of(cluster)),
+        divided=stage_bound(model, cluster, rates=rates_of(cluster)),
         travelled=_travelled(strategies, model, cluster),
     )
     if as_json:
@@ -200,14 +203,16 @@ def _explanation(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, tra
     from autosync.simulators.timeline.scene_builder import MOST_MESSAGES, MOST_RANKS
     from autosync.simulators.timeline.simulator import TimelineSimulator
 
-    timeline, rule = TimelineSimulator(model, cluster), ""
+    timeline, reason = TimelineSimulator(model, cluster), None
     if len(cluster.ranks) > MOST_RANKS:
         rule = f"every rank is played on clusters of up to {MOST_RANKS} ranks"
+        reason = InputError(f"no trace of {len(cluster.ranks)} ranks", rule=rule)
     elif timeline.are_affordable([strategy], every_rank=True) == [False]:
         rule = f"every message is played of plans with up to {MOST_MESSAGES:,} messages a step"
-    if rule:
+        reason = InputError("no trace of a plan with more messages", rule=rule)
+    if reason is not None:
         if trace is not None:
-            raise InputError(f"no trace of {len(cluster.ranks)} ranks", rule=rule)
+            raise reason
         return None
     if trace is not None:
         jsonio.write_json(trace, {"traceEvents": timeline.trace(strategy)})
@@ -231,7 +236,8 @@ def fields(found: Simulation, explanation: Explanation | None = None) -> dict[st
         "probed": cluster.calibration is not None,
         "compute_seconds": compute_seconds(model, cluster),
         "profile": profile_fields(model),
-        "bound": {"seconds": found.limit.seconds, "reason": str(found.limit.largest)},
+        "bound": _bound_fields(found.limit),
+        **({} if found.divided is None else {"bound_with_stages": _bound_fields(found.divided)}),
         "predictions": [
             {
                 "name": name,
@@ -246,6 +252,10 @@ def fields(found: Simulation, explanation: Explanation | None = None) -> dict[st
         ],
         "explanation": to_plain(explanation) if explanation is not None else None,
     }
+
+
+def _bound_fields(limit: Bound) -> dict[str, Any]:
+    return {"seconds": limit.seconds, "reason": str(limit.largest)}
 
 
 def describe(found: Simulation, explanation: Explanation | None = None) -> str:
@@ -278,7 +288,11 @@ def describe(found: Simulation, explanation: Explanation | None = None) -> str:
     compute = compute_seconds(found.model, found.cluster)
     lines.append(f"Compute alone takes {format_time(compute)} a step{_on_slowest(found.cluster)}.")
     lines += profile_warning_lines(found.model)
-    lines.append(f"No exact strategy can be faster than {found.limit.largest}.")
+    if found.divided is None:
+        lines.append(f"No exact strategy can be faster than {found.limit.largest}.")
+    else:
+        lines.append(f"No exact strategy without stages can be faster than {found.limit.largest}.")
+        lines.append(f"With stages, none can be faster than {found.divided.largest}.")
     if found.cluster.calibration is None:
         lines.append("The cluster was not probed: its links are taken to be as fast as its file says.")
     return "\n".join(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from autosync.specs.model import ModelSpec
     from autosync.strategy.representation import Strategy
     from autosync.strategy.stages import ModelStage, PipelineSchedule
+
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_FRACTION = re.compile(r"-?[0-9]{0,18}\.?[0-9]{1,18}(e-?[0-9]{1,2})?")
 
 
 @click.group()
@@ -300,7 +304,7 @@ def diff(*, first: Path, second: Path, as_json: bool) -> None:
 
 
 def _options(assignments: Sequence[str]) -> dict[str, Any]:
-    """Parse options such as `cap_bytes=4 MB`: true, false and integers as such, everything else as text."""
+    """Parse options such as `cap_bytes=4 MB`: true, false and numbers as such, everything else as text."""
     found: dict[str, Any] = {}
     for text in assignments:
         name, equals, value = text.partition("=")
@@ -308,9 +312,16 @@ def _options(assignments: Sequence[str]) -> dict[str, Any]:
             raise InputError(f"{text!r} is no option", rule="NAME=VALUE, such as cap_bytes=4MB")
         if name in found:
             raise InputError(f"the option {name} is given twice", rule="an option once")
-        is_number = value.removeprefix("-").isdecimal() and len(value) < 20
-        found[name] = {"true": True, "false": False}.get(value, int(value) if is_number else value)
+        found[name] = _value(value)
     return found
+
+
+def _value(text: str) -> bool | float | str:
+    if text in ("true", "false"):
+        return text == "true"
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _FRACTION.fullmatch(text) else text
 
 
 def _written(value: object) -> str:

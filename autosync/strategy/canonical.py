@@ -16,7 +16,8 @@ The lowering lowers the canonical form, so strategies with equal ids have equal 
 10. weights of trees are divided by their common divisor; `down` is dropped where it equals `up`
 11. shares that are all equal are dropped
 12. a slack without stages, or where all forward passes come first, is dropped; without stages `recompute` and
-    `send_units` are dropped too, and the schedule becomes the usual one
+    `send_units` are dropped too, and the schedule becomes the usual one; without a flush, `units` and `send_units` are
+    dropped
 13. input settings that have no effect (of workers without workers, of a cache without a cache) become the defaults;
     settings that are all at their defaults are dropped for a task with a dataset, whose loader has these anyway
 14. a batching that the model has without it is dropped; with one worker, examples are dealt by count

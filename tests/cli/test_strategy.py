@@ -16,6 +16,7 @@ from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model_file import load_model
 from autosync.strategy.bundle import Bundle, dump_bundle, load_bundle, save_bundle
 from autosync.strategy.canonical import strategy_id
+from autosync.strategy.codecs import TopK
 from autosync.strategy.files import load_strategy, load_strategy_for
 from autosync.strategy.presets import build_preset, preset_names
 
@@ -63,6 +64,12 @@ def test_build_takes_options_and_writes_a_file(shell: Shell, build: Build) -> No
     assert shell.out == ""
     assert shell.err == "wrote s.yaml: all variables are all-reduced in 3 messages\n"
     assert len(load_strategy(path)[0].messages) == 3
+
+
+@pytest.mark.parametrize(("written", "ratio"), [("0.25", 0.25), (".25", 0.25), ("2.5e-1", 0.25), ("1", 1.0)])
+def test_options_may_be_fractions(written: str, ratio: float, build: Build) -> None:
+    path = build("dgc", "s.yaml", "--option", f"ratio={written}", "--option", "momentum=0.0")
+    assert {one.codec.ratio for one in load_strategy(path)[0].messages if isinstance(one.codec, TopK)} == {ratio}
 
 
 def test_build_writes_a_bundle_with_its_model_and_cluster(shell: Shell, build: Build) -> None:
