@@ -3,8 +3,8 @@
 A stage is updated as soon as its backward passes of a batch are over, without a wait for other stages. A forward pass
 takes the newest version of the stage's parameters. These are kept until the microbatch's backward pass, which takes the
 same version. A stage is never updated between the two passes of a microbatch whose version has no copy: `late_turns`
-says how many updates a microbatch can miss, at most d, so a rank has d + 1 copies. The last stage needs none, for each
-of its forward passes is followed by its backward pass.
+says how many updates a microbatch can miss, at most d, so a rank has d + 1 copies. Without slack, the last stage needs
+none, for each of its forward passes is followed by its backward pass.
 
 Which version a pass takes depends on the plan alone, and not on what is there by chance. So `finish` changes nothing in
 the steps that follow: it makes updates before they are needed, and copies of the versions before them remain.

@@ -140,8 +140,7 @@ def as_ddp_fills(model: ModelSpec) -> ModelSpec:
 
 def buckets_under(settings: DdpSettings, model: ModelSpec, cluster: ClusterSpec) -> list[list[Variable]]:
     """Return DDP's buckets after it has rebuilt them, in the order in which they close; a sparse gradient is alone."""
-    rebuilds = settings.static_graph or not settings.find_unused_parameters
-    variables = in_ready_order(model.variables) if rebuilds else list(model.variables)
+    variables = in_ready_order(model.variables) if settings.rebuilds_buckets else list(model.variables)
     variables = [variable for variable in variables if variable.name not in settings.frozen]
     return assign_by_size(variables, settings.limits_bytes, lambda v: is_sparse_to_ddp(v, model, cluster))
 

@@ -79,8 +79,9 @@ def _notes(settings: DdpSettings, buckets: list[list[Variable]], model: ModelSpe
     """Return notes that users of the settings should know."""
     smallest, largest = (units.format_size(size) for size in (min(map(_size, buckets)), max(map(_size, buckets))))
     span = largest if smallest == largest else f"{smallest} to {largest}"
+    learned = ", from the second step on: in the first DDP learns their order" if settings.rebuilds_buckets else ""
     found = [
-        f"{count(len(buckets), 'bucket')} of {span}, from the second step on: in the first DDP learns their order",
+        f"{count(len(buckets), 'bucket')} of {span}{learned}",
         f"needs torch {settings.least_torch} or newer",
     ]
     if settings.gradient_as_bucket_view:

@@ -48,6 +48,11 @@ class DdpSettings:
         return not (self.arguments().keys() - {"find_unused_parameters"}) and self.hook is None and not self.frozen
 
     @property
+    def rebuilds_buckets(self) -> bool:
+        """Whether DDP fills its buckets anew after the first step, in the order in which gradients were ready."""
+        return self.static_graph or not self.find_unused_parameters
+
+    @property
     def limits_bytes(self) -> tuple[int, ...]:
         """The sizes at which buckets are closed, in bytes, rounded as DDP rounds; the last one repeats."""
         if self.bucket_cap_mb_list:

@@ -283,6 +283,8 @@ def test_ddp_that_searches_for_unused_parameters_fills_buckets_as_declared() -> 
     assert settings.find_unused_parameters
     assert not settings.frozen
     assert [[v.name for v in bucket] for bucket in buckets_under(settings, model, THREE)] == [["d", "c"], ["b", "a"]]
+    assert not any("from the second step on" in note for note in emit_ddp(cap, model, THREE).fields["notes"])
+    assert any("from the second step on" in note for note in emit_ddp(_whole(), LINEAR, THREE).fields["notes"])
     assert why_not_ddp(Strategy(messages=(Message(parts=("d", "b")), Message(parts=("c", "a")))), model, THREE) == [
         "d and b travel together without c, which is declared between them"
     ]
