@@ -35,6 +35,7 @@ FIRST_SECONDS."""
 INSTANCE_LABEL = "app.kubernetes.io/instance"
 ROLE_LABEL = "app.kubernetes.io/component"
 _HOST_KEY = "kubernetes.io/hostname"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _OURS_IN_CONTAINER = ("name", "image", "command", "args")
 _OURS_IN_POD = ("containers", "restartPolicy", "subdomain", "hostname")
 # The fields of pods and containers that a TrainJob may change in its runtime.
@@ -140,6 +141,13 @@ def _problems(cluster: ClusterSpec, options: KubernetesOptions) -> list[Problem]
     ours = "autosync says this itself"
     problems = [wrong("is given", ours, "container", key) for key in _OURS_IN_CONTAINER if key in options.container]
     problems += [wrong("is given", ours, "pod", key) for key in _OURS_IN_POD if key in options.pod]
+    affinity = options.pod.get("affinity", {})
+    if not _is_affinity(affinity):
+        rule = f"a mapping as in Kubernetes, with a list in podAntiAffinity.{_REQUIRED}"
+        problems.append(wrong("is no affinity", rule, "pod", "affinity"))
+    elif options.pinned and "nodeAffinity" in affinity:
+        rule = "pinned says on which machine each pod runs: one of the two"
+        problems.append(wrong("is given beside pinned", rule, "pod", "affinity", "nodeAffinity"))
     if options.kind == "trainjob":
         if any(node.role == "server" for node in cluster.nodes):
             rule = "the nodes of a TrainJob are all alike: clusters with nodes that only serve take kind: job"
@@ -152,6 +160,14 @@ def _problems(cluster: ClusterSpec, options: KubernetesOptions) -> list[Problem]
                 if key not in (*known, *_OURS_IN_CONTAINER, *_OURS_IN_POD)
             ]
     return problems
+
+
+def _is_affinity(given: object) -> bool:
+    """Return whether rules of ours can be added to an affinity."""
+    if not isinstance(given, Mapping):
+        return False
+    others = given.get("podAntiAffinity", {})
+    return isinstance(others, Mapping) and isinstance(others.get(_REQUIRED, []), list | tuple)
 
 
 def _labels(cluster: ClusterSpec, role: str = "") -> dict[str, str]:
@@ -193,8 +209,7 @@ def _job(cluster: ClusterSpec, options: KubernetesOptions, group: PodGroup) -> M
                     "subdomain": launch_name(cluster),
                     "restartPolicy": "Never",
                     "terminationGracePeriodSeconds": END_SECONDS,
-                    "affinity": _affinity(cluster, options, group),
-                    **options.pod,
+                    **_pod_fields(cluster, options, group),
                     "containers": [
                         {
                             "name": CONTAINER,
@@ -231,8 +246,7 @@ def _train_job(cluster: ClusterSpec, options: KubernetesOptions) -> Manifest:
         "metadata": {"labels": _labels(cluster, group.role)},
         "spec": {
             "terminationGracePeriodSeconds": END_SECONDS,
-            "affinity": _affinity(cluster, options, group),
-            **options.pod,
+            **_pod_fields(cluster, options, group),
             **({"containers": [{"name": CONTAINER, **container}]} if container else {}),
         },
     }
@@ -260,20 +274,28 @@ def _train_job(cluster: ClusterSpec, options: KubernetesOptions) -> Manifest:
     }
 
 
+def _pod_fields(cluster: ClusterSpec, options: KubernetesOptions, group: PodGroup) -> Mapping[str, Any]:
+    """Return the further fields of a pod that are in the cluster file, with the rules for its machine."""
+    given = {key: value for key, value in options.pod.items() if key != "affinity"}
+    return {"affinity": _affinity(cluster, options, group), **given}
+
+
 def _affinity(cluster: ClusterSpec, options: KubernetesOptions, group: PodGroup) -> Mapping[str, Any]:
     """Return the rule that places each pod on a separate machine, because a node has one network interface.
 
-    Pinned pods go to the named machines.
+    Pinned pods go to the named machines. An affinity of the cluster file holds as well.
     """
     apart = {"labelSelector": {"matchLabels": {INSTANCE_LABEL: launch_name(cluster)}}, "topologyKey": _HOST_KEY}
+    given: Mapping[str, Any] = options.pod.get("affinity", {})
+    others: Mapping[str, Any] = given.get("podAntiAffinity", {})
     affinity: dict[str, Any] = {
-        "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]},
+        **given,
+        "podAntiAffinity": {**others, _REQUIRED: [apart, *others.get(_REQUIRED, [])]},
     }
     if options.pinned:
         hosts = [cluster.nodes[place].host for place in group.nodes]
         terms = [{"matchExpressions": [{"key": _HOST_KEY, "operator": "In", "values": hosts}]}]
-        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-        affinity["nodeAffinity"] = required
+        affinity["nodeAffinity"] = {_REQUIRED: {"nodeSelectorTerms": terms}}
     return affinity
 
 

@@ -113,7 +113,7 @@ def disagreements(nodes: Sequence[NodeFields], alike: Sequence[Sequence[str]]) -
                 found.append(
                     Problem(
                         what=f"{name!r} is not like {first.name!r}: they differ in {words}",
-                        rule="alike nodes agree in role, devices, rates, rack, memory and compute",
+                        rule="alike nodes agree in role, devices, rates, interfaces, rack, memory and compute",
                         path=("alike", index, place),
                     )
                 )

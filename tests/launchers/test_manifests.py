@@ -289,6 +289,19 @@ def test_a_train_job_is_printed_to_the_letter() -> None:
     assert processes.startswith("autosync-my-lab-node-0-0: reached by kubectl exec")
 
 
+def test_an_affinity_of_the_cluster_file_holds_besides() -> None:
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    theirs = {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "kubernetes.io/hostname"}
+    given = {"nodeAffinity": {"x": 1}, "podAntiAffinity": {required: [theirs]}}
+    cluster = replace(CLUSTER, kubernetes=replace(OPTIONS, pinned=False, pod={"affinity": given}))
+    for job in manifests.manifests(cluster)[:-1]:
+        affinity = job["spec"]["template"]["spec"]["affinity"]
+        assert affinity["nodeAffinity"] == {"x": 1}
+        ours, *others = affinity["podAntiAffinity"][required]
+        assert ours["labelSelector"]["matchLabels"] == {"app.kubernetes.io/instance": "autosync-my-lab"}
+        assert others == [theirs]
+
+
 def test_ranks_meet_at_the_names_that_pods_have() -> None:
     assert KubernetesLauncher().addresses(CLUSTER) == {
         "a": "autosync-my-lab-workers-0.autosync-my-lab",
@@ -313,6 +326,11 @@ def test_any_cluster_has_a_name_in_kubernetes(name: str) -> None:
             r"kubernetes\.container\.command",
         ),
         (replace(CLUSTER, kubernetes=replace(OPTIONS, pod={"subdomain": "x"})), r"kubernetes\.pod\.subdomain"),
+        (replace(CLUSTER, kubernetes=replace(OPTIONS, pod={"affinity": ["x"]})), r"kubernetes\.pod\.affinity"),
+        (
+            replace(CLUSTER, kubernetes=replace(OPTIONS, pinned=True, pod={"affinity": {"nodeAffinity": {}}})),
+            r"kubernetes\.pod\.affinity\.nodeAffinity: is given beside pinned",
+        ),
         (replace(CLUSTER, kubernetes=replace(OPTIONS, kind="trainjob")), "nodes that only serve take kind: job"),
         (replace(ALIKE, kubernetes=replace(OPTIONS, kind="trainjob")), r"kubernetes\.container\.workingDir: is given"),
     ],
