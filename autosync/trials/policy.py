@@ -170,11 +170,25 @@ def exposed_seconds(step_seconds: float, compute_seconds: float) -> float:
     return max(step_seconds - compute_seconds, 0.0)
 
 
+def _after_first(step_seconds: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Return each rank's steps after the first of a run, which all ranks began together.
+
+    A rank that computes fast may be through the first step early, if transfers go on into the next one. Its second step
+    then contains the wait for the slower ranks' first one. From the third step on, ranks are where they are in a long
+    run. So the second step takes for all ranks what it takes for the last one.
+    """
+    if len(step_seconds[0]) < 2:
+        return [[] for _ in step_seconds]
+    second = max(row[0] + row[1] for row in step_seconds) - max(row[0] for row in step_seconds)
+    return [[second, *row[2:]] for row in step_seconds]
+
+
 class Tally:
     """Collects the samples of one contestant's runs.
 
     The first step of a run is left out, because it starts with idle links and all ranks at the same point. It is kept
-    in the run that begins a warm-up, whose first steps are discarded anyway.
+    in the run that begins a warm-up, whose first steps are discarded anyway. The second is timed from the end of the
+    first on the last rank to its own end on the last rank (see `_after_first`).
     """
 
     def __init__(self) -> None:
@@ -187,8 +201,9 @@ class Tally:
         self._begins_warmup.append(begins_warmup)
         if not self._ranks:
             self._ranks = [[] for _ in samples.step_seconds]
-        for rank, seconds in zip(self._ranks, samples.step_seconds, strict=True):
-            rank.extend(seconds if begins_warmup else seconds[1:])
+        kept = samples.step_seconds if begins_warmup else _after_first(samples.step_seconds)
+        for rank, seconds in zip(self._ranks, kept, strict=True):
+            rank.extend(seconds)
 
     @property
     def seconds(self) -> tuple[float, ...]:

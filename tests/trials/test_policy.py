@@ -12,6 +12,7 @@ from autosync.trials.contestant import Contestant
 from autosync.trials.policy import (
     DEFAULT_POLICY,
     Policy,
+    Tally,
     doubts,
     exposed_seconds,
     first_steady_step,
@@ -24,7 +25,7 @@ from autosync.trials.policy import (
     num_discarded,
     warmup_ends,
 )
-from autosync.trials.service import TrialFailed
+from autosync.trials.service import StepSamples, TrialFailed
 from autosync.trials.statistics import correlated_median_interval
 
 ME = Contestant(name="me")
@@ -162,6 +163,21 @@ def test_a_measurement() -> None:
     assert measured.cpu_share == pytest.approx(0.25)
     assert measured.flags == ()
     assert service.prepared == set()
+
+
+def test_ranks_that_were_through_the_first_step_early_do_not_lengthen_the_second() -> None:
+    """A step takes 10 s. The second rank computes for 2 s, and waits for the first one's gradients from then on."""
+    tally = Tally()
+    samples = StepSamples(
+        step_seconds=((10.0, 10.0, 10.0), (2.0, 18.0, 10.0)),
+        cpu_share=0.1,
+        bytes_sent=None,
+        bytes_received=None,
+        peak_memory_bytes=(1, 1),
+    )
+    for _ in range(2):
+        tally.add(samples, begins_warmup=False)
+    assert tally.seconds == (10.0,) * 4
 
 
 def test_noisy_steps_are_measured_longer_and_flagged_where_that_is_not_enough() -> None:
