@@ -17,6 +17,7 @@ from autosync.units import format_time
 LITTLE = 1.02
 """The smallest speedup that is worth mentioning."""
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeShares:
     """The parts of a step's time, in seconds, as far as a measurement shows them.

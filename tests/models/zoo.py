@@ -241,10 +241,10 @@ def whisper(layers: int = 2) -> nn.Module:
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
     config = WhisperConfig(
-        vocab_size=WORDS, num_mel_bins=16, d_model=128, encoder_layers=layers, decoder_layers=layers, encoder_attention_heads=4,
-        decoder_attention_heads=4, encoder_ffn_dim=256, decoder_ffn_dim=256, max_source_positions=30,
-        max_target_positions=32, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0, pad_token_id=0,
-        bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, suppress_tokens=None, begin_suppress_tokens=None,
+        vocab_size=WORDS, num_mel_bins=16, d_model=128, encoder_layers=layers, decoder_layers=layers,
+        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=256, decoder_ffn_dim=256,
+        max_source_positions=30, max_target_positions=32, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, suppress_tokens=None, begin_suppress_tokens=None,
     )  # fmt: skip
     return WhisperForConditionalGeneration(config)
 
@@ -266,8 +266,8 @@ def switch(layers: int = 2) -> nn.Module:
 
     config = SwitchTransformersConfig(
         vocab_size=WORDS, d_model=128, d_kv=32, d_ff=192, num_layers=layers, num_decoder_layers=layers, num_heads=4,
-        num_sparse_encoder_layers=layers // 2, num_sparse_decoder_layers=layers // 2, num_experts=12, expert_capacity=64,
-        router_jitter_noise=0.0, dropout_rate=0.0, decoder_start_token_id=0,
+        num_sparse_encoder_layers=layers // 2, num_sparse_decoder_layers=layers // 2, num_experts=12,
+        expert_capacity=64, router_jitter_noise=0.0, dropout_rate=0.0, decoder_start_token_id=0,
     )  # fmt: skip
     return SwitchTransformersForConditionalGeneration(config)
 
