@@ -244,7 +244,8 @@ def whisper(layers: int = 2) -> nn.Module:
         vocab_size=WORDS, num_mel_bins=16, d_model=128, encoder_layers=layers, decoder_layers=layers,
         encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=256, decoder_ffn_dim=256,
         max_source_positions=30, max_target_positions=32, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0,
-        pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, suppress_tokens=None, begin_suppress_tokens=None,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
+        suppress_tokens=None, begin_suppress_tokens=None,
     )  # fmt: skip
     return WhisperForConditionalGeneration(config)
 
