@@ -28,7 +28,6 @@ LAYERS: Mapping[str, int] = {
     **dict.fromkeys(("t5", "whisper", "switch", "swin"), 6),
     "convnext": 3,
     "resnet": 2,
-    "regnet": 13,
 }
 """Where encoder and decoder, or several widths, have so many each, the model has more in all."""
 NUM_STAGES = 4
@@ -60,6 +59,7 @@ def cut(entry: zoo.Entry) -> dict[str, Any]:
         batch=entry.batch,
         loss=entry.loss,
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+        batch_size=len(next(iter(entry.batch(torch.Generator()).values()))),
     )
     timeline = profile(task, cuts=True).timeline
     stages = even_stages(timeline, NUM_STAGES)

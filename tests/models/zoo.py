@@ -162,10 +162,10 @@ def resnet(layers: int = 1) -> nn.Module:
     return ResNet(BasicBlock, (layers,) * 4, num_classes=NUM_CLASSES, channels=(32, 64, 128, 160))
 
 
-def regnet(layers: int = 5) -> nn.Module:
+def regnet() -> nn.Module:
     from timm.models.regnet import RegNet, RegNetCfg
 
-    config = RegNetCfg(depth=layers, w0=16, wa=64, wm=2.0, group_size=8, se_ratio=0.25)
+    config = RegNetCfg(depth=5, w0=16, wa=64, wm=2.0, group_size=8, se_ratio=0.25)
     return RegNet(config, num_classes=NUM_CLASSES)
 
 
