@@ -7,6 +7,8 @@ backward passes compute activations again, it holds what has crossed the boundar
 A backward pass also has, for a while, the gradients of the activations that it is at: as much as lies between two cuts.
 Without a flush, it also has a copy of its stage's parameters for each version that passes under way need.
 In the first step, each rank also runs all stages by itself on one microbatch, with the gradients of the whole model.
+Then it compares gradients of a few examples, of which it has two at a time. Some later steps begin with a comparison
+for the rank's own parameters. Without a flush, microbatches of earlier steps are under way then.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from autosync.plan.types import Local, Plan, StagePass
 from autosync.specs.model import STATE_ITEM_BYTES, ModelSpec, variables_by_name
 from autosync.strategy.stages import boundary_cuts, bytes_of_microbatch, holders_of_variables
 
+NUM_COMPARED = 2
+"""The examples of a microbatch whose gradients are compared (`specs.profile.microbatch_losses`)."""
+
 
 def stage_rank_bytes(plan: Plan, model: ModelSpec) -> list[float]:
     """Return the bytes that each rank of a plan with stages needs."""
@@ -26,12 +31,17 @@ def stage_rank_bytes(plan: Plan, model: ModelSpec) -> list[float]:
     of_stage = [share * num_bytes for num_bytes in _held_bytes(plan, model)]
     passing = share * _most_between_cuts(model)
     trained = _trained_bytes(plan, model)
-    activations = _most_under_way(plan, passes, of_stage, _entering_bytes(plan, model, passes[0].num_elements))
+    entering = _entering_bytes(plan, model, passes[0].num_elements)
+    activations = _most_under_way(plan, passes, of_stage, entering)
+    compared = min(1.0, NUM_COMPARED / passes[0].num_elements) * sum(of_stage)
+    in_the_check = max(model.num_bytes + sum(of_stage), 2 * model.num_bytes + compared)
+    held = _held_parameter_bytes(plan, model)
     found = []
     for rank in range(len(plan.ranks)):
         in_a_step = trained[rank] + activations[rank]
-        in_the_check = model.num_bytes + sum(of_stage)
-        found.append(model.num_bytes + model.untrained_bytes + max(in_a_step, in_the_check) + passing)
+        in_a_later_check = trained[rank] + _between_steps(plan, rank, of_stage, entering) + 2 * held[rank] + compared
+        most = max(in_a_step, in_the_check, in_a_later_check)
+        found.append(model.num_bytes + model.untrained_bytes + most + passing)
     return found
 
 
@@ -63,6 +73,15 @@ def _trained_bytes(plan: Plan, model: ModelSpec) -> list[float]:
         state = model.optimizer.state_slots * STATE_ITEM_BYTES * variable.num_elements
         for rank in ranks:
             found[rank] += (1 + more[rank]) * variable.num_bytes + state
+    return found
+
+
+def _held_parameter_bytes(plan: Plan, model: ModelSpec) -> list[float]:
+    """Return the bytes of the parameters that each rank trains."""
+    found, variables = [0.0] * len(plan.ranks), variables_by_name(model)
+    for name, ranks in holders_of_variables(plan.stages, model).items():
+        for rank in ranks:
+            found[rank] += variables[name].num_bytes
     return found
 
 
@@ -105,10 +124,15 @@ def _most_under_way(plan: Plan, passes: list[Local], of_stage: list[float], ente
 
 def _unflushed_under_way(plan: Plan, rank: int, of_stage: list[float], entering: list[float]) -> float:
     """Return what a rank holds of microbatches after a forward pass: those of earlier steps are under way too."""
+    stage = passes_of(plan, rank)[0].place.stage
+    once_more = entering[stage] + of_stage[stage] if plan.recompute else of_stage[stage]
+    return _between_steps(plan, rank, of_stage, entering) + once_more
+
+
+def _between_steps(plan: Plan, rank: int, of_stage: list[float], entering: list[float]) -> float:
+    """Return what a rank holds of microbatches between two steps."""
+    if plan.flushes or rank >= plan.num_workers:
+        return 0.0
     passes = passes_of(plan, rank)
-    stage = passes[0].place.stage
-    # Between two steps, a backward pass that is late by several steps has left a microbatch of each of them.
-    num_under_way = 1 + sum(one.late for one in passes)
-    if plan.recompute:
-        return num_under_way * entering[stage] + of_stage[stage]
-    return num_under_way * of_stage[stage]
+    # A backward pass that is late by several steps has left a microbatch of each of them.
+    return sum(one.late for one in passes) * (entering if plan.recompute else of_stage)[passes[0].place.stage]

@@ -170,6 +170,10 @@ def exposed_seconds(step_seconds: float, compute_seconds: float) -> float:
     return max(step_seconds - compute_seconds, 0.0)
 
 
+EARLY = 0.1
+"""The share of a run's first step by which a rank is through it early. Below that, the difference may be noise."""
+
+
 def _after_first(step_seconds: Sequence[Sequence[float]]) -> list[list[float]]:
     """Return each rank's steps after the first of a run, which all ranks began together.
 
@@ -177,18 +181,20 @@ def _after_first(step_seconds: Sequence[Sequence[float]]) -> list[list[float]]:
     then contains the wait for the slower ranks' first one. From the third step on, ranks are where they are in a long
     run. So the second step takes for all ranks what it takes for the last one.
     """
-    if len(step_seconds[0]) < 2:
-        return [[] for _ in step_seconds]
-    second = max(row[0] + row[1] for row in step_seconds) - max(row[0] for row in step_seconds)
-    return [[second, *row[2:]] for row in step_seconds]
+    rest = [list(row[1:]) for row in step_seconds]
+    firsts = [row[0] for row in step_seconds]
+    if rest[0] and min(firsts) < (1 - EARLY) * max(firsts):
+        second = max(row[0] + row[1] for row in step_seconds) - max(firsts)
+        return [[second, *row[1:]] for row in rest]
+    return rest
 
 
 class Tally:
     """Collects the samples of one contestant's runs.
 
     The first step of a run is left out, because it starts with idle links and all ranks at the same point. It is kept
-    in the run that begins a warm-up, whose first steps are discarded anyway. The second is timed from the end of the
-    first on the last rank to its own end on the last rank (see `_after_first`).
+    in the run that begins a warm-up, whose first steps are discarded anyway. Where some ranks are through it
+    early, the second is timed on the last rank.
     """
 
     def __init__(self) -> None:

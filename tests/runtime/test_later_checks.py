@@ -105,6 +105,24 @@ def test_values_outside_the_model_that_change_are_found(staged_spec: Spec) -> No
     assert "something that its code uses has changed since the first step" in str(refused.value)
 
 
+def test_a_loss_that_goes_back_within_its_pass_later_is_computed_all_the_same(staged_spec: Spec) -> None:
+    task, settings = load_task(f"{TASKS}:far_skip"), {"has_penalty": False}
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        found = task.loss(model, batch)
+        if settings["has_penalty"]:
+            weight = next(model.parameters())
+            (slope,) = torch.autograd.grad(found, weight, create_graph=True)
+            found = found + slope.square().sum()
+        return found
+
+    checked = Checked(staged_spec("far_skip"), replace(task, loss=loss), (0, 2))
+    assert checked.check()
+    settings["has_penalty"] = True
+    with pytest.raises(OperationError, match="in step 3, the recorded pass computes the loss"):
+        checked.check()
+
+
 def test_dropout_changes_with_each_check_and_is_no_reason(staged_spec: Spec) -> None:
     task = load_task(f"{TASKS}:far_skip")
 

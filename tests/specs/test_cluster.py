@@ -179,7 +179,7 @@ def test_fingerprint_is_of_what_plans_depend_on() -> None:
             {"alike": (("a", "b"),)},
             (
                 "alike[0][1]: 'b' is not like 'a': they differ in devices, bandwidth_out"
-                " (alike nodes agree in role, devices, rates, rack, memory and compute)"
+                " (alike nodes agree in role, devices, rates, interfaces, rack, memory and compute)"
             ),
         ),
         (
@@ -190,7 +190,7 @@ def test_fingerprint_is_of_what_plans_depend_on() -> None:
             },
             (
                 "alike[0][1]: 'b' is not like 'a': they differ in rack"
-                " (alike nodes agree in role, devices, rates, rack, memory and compute)"
+                " (alike nodes agree in role, devices, rates, interfaces, rack, memory and compute)"
             ),
         ),
         (

@@ -221,7 +221,7 @@ def test_a_count_of_one_is_one_node_in_no_class() -> None:
             [
                 (
                     "lab.yaml:6: alike[0][1]: 'b' is not like 'a': they differ in bandwidth_out, bandwidth_in"
-                    " (alike nodes agree in role, devices, rates, rack, memory and compute)"
+                    " (alike nodes agree in role, devices, rates, interfaces, rack, memory and compute)"
                 )
             ],
         ),

@@ -83,12 +83,22 @@ class LaterChecks:
             )
         return True
 
+    def _model_loss(self, microbatch: Any) -> torch.Tensor:
+        with torch.enable_grad():
+            return compute_loss(self._task, self._model, microbatch).detach()
+
     @torch.no_grad()
     def _why_others(self, microbatch: Any) -> str:
         """Return why the stages do not compute the model's loss of a microbatch; empty if they do."""
         before = torch.random.get_rng_state()
-        with torch.enable_grad():
-            wanted = compute_loss(self._task, self._model, microbatch).detach()
+        try:
+            # Nothing is kept for a backward pass, as there is none: the whole model's activations may be large.
+            with torch.autograd.graph.saved_tensors_hooks(lambda _: None, _refuse_to_give):
+                wanted = self._model_loss(microbatch)
+        except _NotKeptError:
+            # The model's own code goes back within its forward pass, as for a penalty on gradients.
+            torch.random.set_rng_state(before)
+            wanted = self._model_loss(microbatch)
         torch.random.set_rng_state(before)
         loss = pass_forward(self._programs, tensors_of(microbatch), keeps=False)[-1].loss
         assert loss is not None, "the last stage computes the loss"
@@ -103,6 +113,14 @@ class LaterChecks:
             f"the recorded pass computes the loss {values[0]:g} where the model computes {values[1]:g}: something that "
             "its code uses has changed since the first step"
         )
+
+
+class _NotKeptError(Exception):
+    """A backward pass needs a tensor that was not kept."""
+
+
+def _refuse_to_give(_: None) -> torch.Tensor:
+    raise _NotKeptError
 
 
 def _period(microbatch: int, per_rank: float) -> int:
