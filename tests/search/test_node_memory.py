@@ -89,8 +89,9 @@ def test_with_stages_activations_under_way_count() -> None:
     )
     # A microbatch has a fourth of the profiled batch, and each layer holds 1000 bytes of that.
     params, own = model.num_bytes, model.variable("w0").num_bytes + model.variable("w1").num_bytes
-    assert in_turn[0] == max(params + own + 2 * 500, 2 * params + 1000) + 250
-    assert all_first[0] == params + own + 8 * 500 + 250
+    # The two examples whose gradients are compared are a microbatch; two gradients of the whole model are there then.
+    assert in_turn[0] == max(params + own + 2 * 500, 3 * params + 1000) + 250
+    assert all_first[0] == max(params + own + 8 * 500, 3 * params + 1000) + 250
     small = nodes(1, 1)
     small = replace(small, nodes=tuple(replace(node, memory_bytes=params + own + 3000) for node in small.nodes))
     memory = NodeMemory(model, small)
@@ -126,23 +127,25 @@ def test_without_a_flush_each_version_that_passes_need_has_a_copy() -> None:
         strategy = divided_strategy(model, stages, microbatches, schedule)
         return stage_rank_bytes(lower(strategy, model, cluster), model)
 
-    # All twelve examples in one: three, two and one of them under way, and copies of as many versions.
-    kept = 2 * 1000 * 12 / 4
-    at_once = kept / 2
-    check = 2 * params + 3 * kept
-    assert of("stashing", 1) == [
-        max(params + (1 + 3) * own[0] + 3 * kept, check) + at_once,
-        max(params + (1 + 2) * own[1] + 2 * kept, check) + at_once,
-        max(params + own[2] + kept, check) + at_once,
-    ]
+    def most(copies: tuple[int, int, int], num_examples: int) -> list[float]:
+        """Three, two and one microbatch are under way, one less between two steps. Two examples are compared."""
+        kept = 2 * 1000 * num_examples / 4
+        compared = 3 * kept * 2 / num_examples
+        check = max(params + 3 * kept, 2 * params + compared)
+        return [
+            params
+            + max(
+                copies[n] * own[n] + (3 - n) * kept, copies[n] * own[n] + (2 - n) * kept + 2 * own[n] + compared, check
+            )
+            + kept / 2
+            for n in range(3)
+        ]
+
+    # All twelve examples in one, and copies of as many versions as microbatches are under way.
+    assert of("stashing", 1) == pytest.approx(most((1 + 3, 1 + 2, 1), 12))
     # With four microbatches those under way are of two steps, except in the last stage.
-    check = 2 * params + 3 * kept / 4
-    assert of("stashing", 4) == [
-        max(params + (1 + 2) * own[0] + 3 * kept / 4, check) + at_once / 4,
-        max(params + (1 + 2) * own[1] + 2 * kept / 4, check) + at_once / 4,
-        max(params + own[2] + kept / 4, check) + at_once / 4,
-    ]
-    assert of("2bw", 4) == [max(params + (1 + 3) * own[n] + (3 - n) * kept / 4, check) + at_once / 4 for n in range(3)]
+    assert of("stashing", 4) == pytest.approx(most((1 + 2, 1 + 2, 1), 3))
+    assert of("2bw", 4) == pytest.approx(most((1 + 3, 1 + 3, 1 + 3), 3))
 
 
 def _stage_bytes(strategy: Strategy, model: ModelSpec) -> list[float]:

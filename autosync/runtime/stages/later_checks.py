@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from autosync.errors import OperationError
+from autosync.errors import OperationError, TaskError
 from autosync.plan.types import Plan
 from autosync.runtime.stages.recorded_model import UNDIVIDED, num_examples_of, pass_forward
 from autosync.runtime.stages.stage_program import StageProgram, StageWork
@@ -95,7 +95,9 @@ class LaterChecks:
             # Nothing is kept for a backward pass, as there is none: the whole model's activations may be large.
             with torch.autograd.graph.saved_tensors_hooks(lambda _: None, _refuse_to_give):
                 wanted = self._model_loss(microbatch)
-        except _NotKeptError:
+        except TaskError as error:
+            if not isinstance(error.__cause__, _NotKeptError):
+                raise
             # The model's own code goes back within its forward pass, as for a penalty on gradients.
             torch.random.set_rng_state(before)
             wanted = self._model_loss(microbatch)
