@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autosync.plan.bound import bound
+from autosync.plan.stage_bound import stage_bound
 from autosync.simulators.catalogue import open_simulator, simulator_names
 from autosync.simulators.timeline import scene_builder
 from autosync.specs.cluster_file import load_cluster, save_cluster
@@ -48,6 +49,18 @@ def test_strategies_are_ranked(shell: Shell, build: Build) -> None:
     assert ddp["seconds"] == pytest.approx(expected.seconds)
     assert ddp["exposed_seconds"] == pytest.approx(expected.seconds - model.step_seconds)
     assert found["bound"]["seconds"] == pytest.approx(bound(model, cluster).seconds)
+    assert "bound_with_stages" not in found
+
+
+def test_the_bound_of_strategies_with_stages_is_told_where_the_model_can_be_divided(shell: Shell) -> None:
+    arguments = ("simulate", "ddp", "--model", "bert_tiny@x4", "--cluster", "4-hosts", "--simulator", "analytical")
+    model, cluster = load_model("bert_tiny@x4"), load_cluster("4-hosts")
+    divided = stage_bound(model, cluster)
+    assert divided is not None
+    assert shell.json(*arguments)["bound_with_stages"]["seconds"] == pytest.approx(divided.seconds)
+    assert shell.run(*arguments) == 0
+    assert f"No exact strategy without stages can be faster than {bound(model, cluster).largest}." in shell.out
+    assert f"With stages, none can be faster than {divided.largest}." in shell.out
 
 
 def test_compute_is_that_of_the_slowest_device(shell: Shell) -> None:
