@@ -1,13 +1,17 @@
-"""Studies that a benchmark keeps in its working folder: a finished one is read, and an interrupted one continues."""
+"""Studies and results that a benchmark keeps in its working folder.
+
+A finished one is read, and an interrupted study continues.
+"""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from autosync import jsonio
 from autosync.datasets.studies import STUDIES_FOLDER
 from autosync.errors import InputError
 from autosync.search.operands import ClusterOperand, ModelOperand
@@ -48,6 +52,14 @@ def kept_study(
         tell(f"{name}: {time.monotonic() - began:.0f} s")
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     return {**summary, "folder": str(folder)}
+
+
+def kept_result(path: Path, measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the result in a file, or measure it and keep it there."""
+    if not path.is_file():
+        jsonio.write_json(path, measure())
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return result
 
 
 def _refuse_others(folder: StudyFolder, settings: Mapping[str, Any]) -> None:

@@ -17,11 +17,9 @@ import itertools
 
 from autosync.plan.rank_passes import passes_of
 from autosync.plan.types import Local, Plan, StagePass
+from autosync.specs.cuts import NUM_COMPARED
 from autosync.specs.model import STATE_ITEM_BYTES, ModelSpec, variables_by_name
 from autosync.strategy.stages import boundary_cuts, bytes_of_microbatch, holders_of_variables
-
-NUM_COMPARED = 2
-"""The examples of a microbatch whose gradients are compared (`specs.profile.microbatch_losses`)."""
 
 
 def stage_rank_bytes(plan: Plan, model: ModelSpec) -> list[float]:

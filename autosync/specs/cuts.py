@@ -16,6 +16,10 @@ from typing import NamedTuple, Protocol
 
 from autosync.documents import STRICT
 
+NUM_COMPARED = 2
+"""The examples of a microbatch whose gradients are compared with those of several microbatches together. Two, because a
+loss over several is a mean in another way than that of one. More would only take longer."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCut:

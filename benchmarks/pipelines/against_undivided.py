@@ -11,7 +11,6 @@ README.md says what must hold.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import statistics
 import sys
@@ -21,7 +20,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autosync import jsonio
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model import ModelSpec
@@ -33,7 +31,7 @@ from autosync.trials.service import TrialService
 
 sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.clusters import emulated
-from benchmarks.kept_studies import kept_study
+from benchmarks.kept_studies import kept_result, kept_study
 from benchmarks.shared import parser_of, report, run, tell
 from benchmarks.undivided import without_cuts
 
@@ -86,12 +84,8 @@ def targets_of(links: str) -> Sequence[tuple[str, ClusterSpec]]:
 def kept(name: str, model: str, cluster: ClusterSpec, *, num_trials: int, seed: int, always: bool) -> dict[str, Any]:
     """Return the result of a target from the folder, or measure it and keep it there."""
     path = Path(f"{name.replace('/', '-').replace('@', '-')}-{num_trials}-{seed}.json")
-    if not path.is_file():
-        how: dict[str, Any] = {"num_trials": num_trials, "seed": seed}
-        found = measured(path.stem, load_model(model), cluster, always=always, **how)
-        jsonio.write_json(path, found)
-    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return result
+    how: dict[str, Any] = {"num_trials": num_trials, "seed": seed, "always": always}
+    return kept_result(path, lambda: measured(path.stem, load_model(model), cluster, **how))
 
 
 def measured(name: str, model: ModelSpec, cluster: ClusterSpec, *, always: bool, **how: Any) -> dict[str, Any]:

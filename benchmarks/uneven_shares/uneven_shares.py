@@ -9,7 +9,6 @@ folder already is not repeated. README.md says what must hold.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import sys
 import tempfile
@@ -18,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autosync import jsonio
 from autosync.plan.bound import bound
 from autosync.plan.bundling import bundled
 from autosync.specs.cluster import ClusterSpec
@@ -34,7 +32,7 @@ from autosync.trials.service import TrialService
 
 sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.clusters import emulated
-from benchmarks.kept_studies import kept_study
+from benchmarks.kept_studies import kept_result, kept_study
 from benchmarks.shared import parser_of, report, run, tell
 from benchmarks.undivided import without_cuts
 
@@ -72,10 +70,7 @@ def main() -> int:
 def kept(links: str, model: str, *, num_trials: int, seed: int) -> dict[str, Any]:
     """Return the result behind some links from the folder, or measure it and keep it there."""
     path = Path(f"{model.replace('@', '-')}-{links.replace(' ', '-')}-{num_trials}-{seed}.json")
-    if not path.is_file():
-        jsonio.write_json(path, measured(path.stem, load_model(model), uneven_hosts(links), num_trials, seed))
-    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return result
+    return kept_result(path, lambda: measured(path.stem, load_model(model), uneven_hosts(links), num_trials, seed))
 
 
 def uneven_hosts(links: str) -> ClusterSpec:

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from autosync.specs.cuts import NUM_COMPARED
 from autosync.specs.examples import examples_of, join_batches, num_examples
 from autosync.specs.task import Task
 from autosync.specs.task_file import task_code
@@ -27,8 +28,6 @@ _NUM_ROUNDINGS = 4096
 """Losses and gradients may differ by so many roundings: microbatches and stages add them up in another order."""
 _NUM_COMPARED = 4
 """So many microbatches are compared: two alone may have equally many unmasked words by chance."""
-_MOST_EXAMPLES = 2
-"""Two examples, because a loss over several is a mean in another way than that of one. More would only take longer."""
 _MOST_GRADIENT_ERROR = 1 / 64
 """The gradients of examples together may differ by this part of theirs, and by more if their type is coarse.
 
@@ -71,7 +70,7 @@ def small_microbatches(batch: Any, draw: Callable[[], Any]) -> list[Any]:
     whole = num_examples(batch)
     if whole < 2:
         return [batch, *(draw() for _ in range(_NUM_COMPARED - 1))]
-    count = min(_MOST_EXAMPLES, whole // 2)
+    count = min(NUM_COMPARED, whole // 2)
     ends = range(count, min(whole, count * _NUM_COMPARED) + 1, count)
     return [examples_of(batch, end - count, end) for end in ends]
 
@@ -139,7 +138,7 @@ class GradientComparison:
         """Return why the gradients of the microbatches are not the mean of theirs; empty if they are."""
         if not self._parameters:
             return ""
-        pieces = [examples_of(one, 0, min(num_examples(one), _MOST_EXAMPLES)) for one in microbatches]
+        pieces = [examples_of(one, 0, min(num_examples(one), NUM_COMPARED)) for one in microbatches]
         rest = self._gradients(join_batches(pieces))
         if not all(math.isfinite(_norm(one)) for one in rest.values()):
             # Training has diverged, which its losses show.
