@@ -11,7 +11,7 @@ from typing import NamedTuple
 from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.compute_pace import share_factor
-from autosync.specs.cuts import segment_seconds
+from autosync.specs.cuts import NUM_COMPARED, segment_seconds
 from autosync.specs.model import ModelSpec, variables_by_name
 from autosync.strategy import legality
 from autosync.strategy.dividing.divided import divided_strategy
@@ -199,6 +199,7 @@ def problem_of(
     held.append(2 * held[-1] - held[-2])
     share = num_examples / model.batch_size
     held_bytes = tuple(share * max(0, b - a) for a, b in itertools.pairwise(held))
+    compared = min(1.0, NUM_COMPARED / num_examples) * math.fsum(held_bytes)
     return DivisionProblem(
         seconds=tuple(factor * math.fsum(seconds[a:b]) for a, b in zip(begins, ends, strict=True)),
         weight_bytes=tuple(math.fsum(weights[a:b]) for a, b in zip(begins, ends, strict=True)),
@@ -214,8 +215,9 @@ def problem_of(
         unflushed=way.unflushed,
         # Every rank builds the whole model, and for a while has the gradients of activations between two cuts.
         fixed_bytes=model.num_bytes + model.untrained_bytes + max(held_bytes[:-1]),
-        # In the first step, it runs all stages on one microbatch.
-        check_bytes=model.num_bytes + math.fsum(held_bytes),
+        # In the first step, it runs all stages on one microbatch, and compares gradients of a few examples.
+        check_bytes=max(model.num_bytes + math.fsum(held_bytes), 2 * model.num_bytes + compared),
+        compared_bytes=compared,
         state_factor=1.0 + model.optimizer.state_slots,
         tied=tuple(_tied(model)),
     )

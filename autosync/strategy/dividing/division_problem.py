@@ -16,9 +16,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from autosync.strategy.stages import PipelineSchedule, late_turns
+
+Vector = npt.NDArray[np.float64]
+
+Bytes = TypeVar("Bytes", float, Vector)
+"""Of one run of blocks, or of every run."""
 
 MIXED = -1
 """The rack of a stage whose hosts are in several."""
@@ -80,9 +88,10 @@ class DivisionProblem:
     their gradients of weights are there. With `deals_evenly`, the hosts of a stage compute equally many microbatches.
     `unflushed` is the schedule if it is one without a flush, which keeps copies of parameters. `uplinks` are the rates
     of racks. A host also keeps `fixed_bytes`, and `state_factor` bytes for each byte of the
-    parameters that it trains. The check of the first step takes `check_bytes` besides the fixed ones. `entering` and
-    `leaving` cross the outer ends, forward and backward, if other hosts compute what is beyond them: so many before and
-    behind as `hosts_beyond` says. These add `least_rest` for all other microbatches.
+    parameters that it trains. The check of the first step takes `check_bytes` besides the fixed ones. That of a later
+    step takes `compared_bytes` besides gradients. `entering` and `leaving` cross the outer ends, forward and backward,
+    if other hosts compute what is beyond them: so many before and behind as `hosts_beyond` says. These add `least_rest`
+    for all other microbatches.
     """
 
     seconds: tuple[float, ...]
@@ -100,6 +109,7 @@ class DivisionProblem:
     unflushed: PipelineSchedule | None = None
     fixed_bytes: float = 0.0
     check_bytes: float = 0.0
+    compared_bytes: float = 0.0
     state_factor: float = 0.0
     tied: tuple[TiedWeight, ...] = ()
     entering: tuple[float, float] = (0.0, 0.0)
@@ -188,9 +198,13 @@ class DivisionProblem:
         """Whether a stage fits into its hosts' memory; `num_behind` hosts compute the stages behind it."""
         under_way = self.num_under_way(len(stage.hosts), num_behind)
         held = math.fsum(self.held_bytes[stage.begin : stage.end])
-        kept = self.kept_bytes(under_way, held, self.crossing(stage.begin)[0])
-        copies = self.num_copies(len(stage.hosts), num_behind)
-        needed = self.needed_bytes(self.trained_bytes([stage]), kept, copies)
+        entering = self.crossing(stage.begin)[0]
+        needed = self.needed_bytes(
+            self.trained_bytes([stage]),
+            self.kept_bytes(under_way, held, entering),
+            self.bytes_between_steps(under_way, held, entering),
+            self.num_copies(len(stage.hosts), num_behind),
+        )
         return needed <= min(self.hosts[host].memory for host in stage.hosts)
 
     def num_under_way(self, count: int, num_behind: int) -> int:
@@ -210,18 +224,29 @@ class DivisionProblem:
         missed = late_turns(0, under_way, max(1, self.microbatches // count))
         return missed + 1 if missed else 0
 
-    def kept_bytes(self, under_way: int, held: float, entering: float) -> float:
+    def kept_bytes(self, under_way: int, held: Bytes, entering: Bytes) -> Bytes:
         """Return what a host keeps of microbatches that are under way; of one, a backward pass needs all."""
         return under_way * entering + held if self.recompute else under_way * held
+
+    def bytes_between_steps(self, under_way: int, held: Bytes, entering: Bytes) -> Bytes:
+        """Return what a host keeps of microbatches between two steps: none with a flush, or else all but the next."""
+        late = 0 if self.unflushed is None else under_way - 1
+        return late * (entering if self.recompute else held)
 
     def trained_bytes(self, stages: Sequence[BlockStage]) -> float:
         """Return the bytes of the parameters that a host with these stages trains."""
         weights = math.fsum(math.fsum(self.weight_bytes[stage.begin : stage.end]) for stage in stages)
         return weights + math.fsum(one.num_bytes for one in self.tied if one.is_held_again(stages))
 
-    def needed_bytes(self, trained: float, kept: float, num_copies: int = 0) -> float:
-        """Return the memory of a host that trains so many bytes of parameters, and keeps so much of microbatches."""
-        return self.fixed_bytes + max((self.state_factor + num_copies) * trained + kept, self.check_bytes)
+    def needed_bytes(self, trained: Bytes, kept: Bytes, between_steps: Bytes, num_copies: int) -> Bytes:
+        """Return the memory of a host that trains so many bytes of parameters, and keeps so much of microbatches.
+
+        The check of a later step has two gradients of these parameters beside what is kept between steps.
+        """
+        in_a_check = between_steps + 2 * trained + self.compared_bytes
+        most: Bytes = np.maximum(kept, in_a_check)
+        needed: Bytes = np.maximum((self.state_factor + num_copies) * trained + most, self.check_bytes)
+        return self.fixed_bytes + needed
 
     def time_of(self, stages: Sequence[BlockStage]) -> float:
         """Return the time of a step; infinite if a stage does not fit, or may not have so many hosts."""

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem, StageHost
+from autosync.strategy.dividing.division_problem import BlockStage, DivisionProblem, StageHost, Vector
 from autosync.strategy.dividing.joined_blocks import joined, unjoined
 
 MOST_MIXTURES = 64
@@ -38,7 +38,6 @@ LEAST_BLOCKS = 24
 NUM_REMEMBERED = 512
 """A search asks for the divisions of the same problem several times."""
 
-Vector = npt.NDArray[np.float64]
 Counts = tuple[int, ...]
 
 
@@ -247,13 +246,15 @@ class _Programme:
             return None
         count = len(mixture.hosts)
         under_way = problem.num_under_way(count, num_behind)
-        kept = under_way * _runs(problem.held_bytes)
-        if problem.recompute:
-            entering = np.array([problem.crossing(boundary)[0] for boundary in range(problem.num_blocks + 1)])
-            kept = under_way * entering[:, None] + _runs(problem.held_bytes)
-        factor = problem.state_factor + problem.num_copies(count, num_behind)
-        in_a_step = factor * self._trained_bytes() + kept
-        return np.asarray(problem.fixed_bytes + np.maximum(in_a_step, problem.check_bytes) > memory)
+        held = _runs(problem.held_bytes)
+        entering = np.array([[problem.crossing(boundary)[0]] for boundary in range(problem.num_blocks + 1)])
+        needed = problem.needed_bytes(
+            self._trained_bytes(),
+            problem.kept_bytes(under_way, held, entering),
+            problem.bytes_between_steps(under_way, held, entering),
+            problem.num_copies(count, num_behind),
+        )
+        return np.asarray(needed > memory)
 
     @functools.cache  # noqa: B019 - see above
     def _trained_bytes(self) -> Vector:

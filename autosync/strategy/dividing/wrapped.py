@@ -95,12 +95,14 @@ def _has_room(problem: DivisionProblem, host: int, first: int, last: int) -> boo
     For each of these stages, the host counts once more, as one beyond the others.
     """
     beginning, end = BlockStage(0, first, (host,)), BlockStage(last, problem.num_blocks, (host,))
-    kept = []
+    kept = between_steps = 0.0
     for stage, beyond, num_behind in ((beginning, (0, 1), len(problem.hosts) - 1), (end, (1, 0), 0)):
         under_way = replace(problem, hosts_beyond=beyond).num_under_way(1, num_behind)
         held = math.fsum(problem.held_bytes[stage.begin : stage.end])
-        kept.append(problem.kept_bytes(under_way, held, problem.crossing(stage.begin)[0]))
-    needed = problem.needed_bytes(problem.trained_bytes([beginning, end]), math.fsum(kept))
+        entering = problem.crossing(stage.begin)[0]
+        kept += problem.kept_bytes(under_way, held, entering)
+        between_steps += problem.bytes_between_steps(under_way, held, entering)
+    needed = problem.needed_bytes(problem.trained_bytes([beginning, end]), kept, between_steps, num_copies=0)
     return needed <= problem.hosts[host].memory
 
 
