@@ -26,7 +26,7 @@ def kept_study(
     *,
     model: ModelOperand,
     cluster: ClusterOperand,
-    num_trials: int,
+    num_trials: int | None,
     budget_seconds: float | None = None,
     **settings: Any,
 ) -> Mapping[str, Any]:

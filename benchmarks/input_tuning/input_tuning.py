@@ -1,6 +1,8 @@
 """Compares tuned input settings with a small full grid and with the defaults for 0, 2 and 4 workers.
 
-python benchmarks/input_tuning/input_tuning.py --only tar_shards remote
+python benchmarks/input_tuning/input_tuning.py --folder inputs --only tar_shards remote
+
+A workload whose result is in the folder already is not measured again.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2]))
 
+from autosync.errors import InputError
 from autosync.inputs.intervals import RateInterval, rate_interval
 from autosync.inputs.tar_shards import reads_through_autosync
 from autosync.inputs.trial import InputWork, run_trial
 from autosync.inputs.tuning import tune_input
 from autosync.specs.input_settings import InputSettings
 from benchmarks.input_tuning.workloads import WORKLOADS, Workload
+from benchmarks.kept_studies import kept_result
 from benchmarks.shared import parser_of, report, run, tell
 
 MOST_BEHIND = 0.03
@@ -31,31 +35,45 @@ DEFAULTS = tuple(InputSettings(num_workers=number) for number in (0, 2, 4))
 
 def main() -> int:
     parser = parser_of(__doc__)
+    parser.add_argument("--folder", type=Path, required=True, help="where results are kept")
     parser.add_argument("--only", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--seconds", type=float, default=3.0, help="the time of each trial")
     parser.add_argument("--rounds", type=int, default=3, help="how often each setting is measured")
     parser.add_argument("--short", action="store_true", help="a grid of four settings, for a first look")
     arguments = parser.parse_args()
 
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    how = {"seconds": arguments.seconds, "rounds": arguments.rounds, "is_short": arguments.short}
     results = {}
     for name in arguments.only:
-        with tempfile.TemporaryDirectory(prefix="autosync-input-") as folder, WORKLOADS[name](Path(folder)) as workload:
-            results[name] = compared(workload, arguments.seconds, arguments.rounds, is_short=arguments.short)
-        one = results[name]
+        one = results[name] = kept(name, arguments.folder, how)
         tell(f"{name}: {one['of_grid_best']:.3f} of the grid's best, {one['gain']:.2f} times the best default")
     gain = math.exp(sum(math.log(one["gain"]) for one in results.values()) / len(results))
     holds = gain >= LEAST_GAIN and all(one["of_grid_best"] >= 1 - MOST_BEHIND for one in results.values())
     document = {
         "schema": "autosync.benchmark_input_tuning/1",
-        "seconds": arguments.seconds,
-        "rounds": arguments.rounds,
+        **how,
         "num_cores": len(os.sched_getaffinity(0)),
-        "load": os.getloadavg(),
         "gain": gain,
         "holds": holds,
         "workloads": results,
     }
     return report(document, holds=holds)
+
+
+def kept(name: str, folder: Path, how: dict[str, Any]) -> dict[str, Any]:
+    """Return the result of a workload from the folder, or measure it and keep it there."""
+    found = kept_result(folder / f"{name}.json", lambda: {**how, **measured(name, **how)})
+    if {key: found[key] for key in how} != how:
+        rule = "what is in the folder was measured as is asked for now"
+        raise InputError(f"{folder / name}.json was measured in another way", rule=rule, hint="--folder")
+    return found
+
+
+def measured(name: str, **how: Any) -> dict[str, Any]:
+    """Make a workload, and compare its settings."""
+    with tempfile.TemporaryDirectory(prefix="autosync-input-") as folder, WORKLOADS[name](Path(folder)) as workload:
+        return compared(workload, **how) | {"load": os.getloadavg()}
 
 
 def grid(*, reads: bool, is_short: bool) -> list[InputSettings]:

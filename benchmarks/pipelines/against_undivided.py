@@ -14,7 +14,6 @@ import dataclasses
 import os
 import statistics
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,12 +24,10 @@ from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model
 from autosync.strategy.bundle import load_bundle
-from autosync.trials.compare import Ratio, compare
-from autosync.trials.contestant import Contestant
-from autosync.trials.service import TrialService
 
 sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.clusters import emulated
+from benchmarks.in_turn import compared
 from benchmarks.kept_studies import kept_result, kept_study
 from benchmarks.shared import parser_of, report, run, tell
 from benchmarks.undivided import without_cuts
@@ -101,31 +98,19 @@ def measured(name: str, model: ModelSpec, cluster: ClusterSpec, *, always: bool,
     if not always and not is_divided:
         return {**found, "is_slower": False, "in_words": "no stages chosen"}
     undivided = kept_study(f"{name}-without-stages", model=without_cuts(model), cluster=cluster, **how)
-    bundles = {"without stages": undivided["folder"], "with stages": divided["folder"]}
-    ratio, seconds = compared(bundles, model, cluster, seed=how["seed"])
+    folders = {"without stages": undivided["folder"], "with stages": divided["folder"]}
+    bundles = {way: Path(folder, "best.yaml") for way, folder in folders.items()}
+    comparison = compared(bundles, model, cluster, how["seed"])
+    (ratio,) = comparison.ratios
     return {
         **found,
-        "seconds": seconds,
+        "seconds": {way: one.median_seconds for way, one in comparison.measurements.items()},
         "over_without_stages": dataclasses.asdict(ratio.speedup),
         "is_slower": ratio.verdict == "slower",
         "in_words": str(ratio),
         "without_stages_over_stock_ddp": undivided["winner"]["speedup_over_stock_ddp"],
         "wall_seconds": {"with stages": divided["wall_seconds"], "without stages": undivided["wall_seconds"]},
     }
-
-
-def compared(
-    bundles: Mapping[str, str], model: ModelSpec, cluster: ClusterSpec, *, seed: int
-) -> tuple[Ratio, dict[str, float]]:
-    """Measure the winners of two studies in turn; return how many times as fast the second is, and both times."""
-    contestants = [Contestant(name=way, bundle=Path(folder, "best.yaml")) for way, folder in bundles.items()]
-    with (
-        tempfile.TemporaryDirectory(prefix="autosync-divided-") as ranks,
-        TrialService(target=model.name, model=model, cluster=cluster, folder=Path(ranks), seed=seed) as service,
-    ):
-        comparison = compare(service, contestants)
-    (ratio,) = comparison.ratios
-    return ratio, {way: one.median_seconds for way, one in comparison.measurements.items()}
 
 
 def of_slow(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,16 +21,14 @@ from autosync.plan.bundling import bundled
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model
-from autosync.strategy.bundle import Bundle, load_bundle
+from autosync.strategy.bundle import load_bundle
 from autosync.strategy.presets.ddp import ddp_cap
 from autosync.strategy.presets.uneven_batches import uneven_batches
 from autosync.strategy.representation import Strategy
-from autosync.trials.compare import Comparison, compare
-from autosync.trials.contestant import Contestant
-from autosync.trials.service import TrialService
 
 sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.clusters import emulated
+from benchmarks.in_turn import compared
 from benchmarks.kept_studies import kept_result, kept_study
 from benchmarks.shared import parser_of, report, run, tell
 from benchmarks.undivided import without_cuts
@@ -120,16 +117,6 @@ def splits(evenly: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Iterator
     for cap_bytes in CAPS:
         buckets = ddp_cap(model, cluster, cap_bytes=cap_bytes)
         yield f"{SPLIT}, buckets of {cap_bytes >> 20} MiB", replace(buckets, name="", shares=shares)
-
-
-def compared(bundles: Mapping[str, Bundle], model: ModelSpec, cluster: ClusterSpec, seed: int) -> Comparison:
-    """Measure bundles in turn on the testbed."""
-    contestants = [Contestant(name=way, bundle=bundle) for way, bundle in bundles.items()]
-    with (
-        tempfile.TemporaryDirectory(prefix="autosync-shares-") as ranks,
-        TrialService(target=model.name, model=model, cluster=cluster, folder=Path(ranks), seed=seed) as service,
-    ):
-        return compare(service, contestants)
 
 
 if __name__ == "__main__":
