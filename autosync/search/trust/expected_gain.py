@@ -9,6 +9,8 @@ errors were as large on the fast side as on the slow one. But step times have a 
 than predicted, and hardly faster than all others. So a gain needs two things: a trial that may be so fast, and a
 strategy that is. How far the fastest strategy is below the best so far is taken to be exponentially distributed, with
 the belief's `reach` as its mean.
+
+A search may count only gains that a proof can tell from none. The chance of smaller ones then brings nothing.
 """
 
 from __future__ import annotations
@@ -33,26 +35,38 @@ NUM_STEPS = 200
 
 
 def expected_gain(
-    best_seconds: float, expected: Sequence[Expectation], belief: ErrorBelief, *, least_seconds: float = 0.0
+    best_seconds: float,
+    expected: Sequence[Expectation],
+    belief: ErrorBelief,
+    *,
+    least_seconds: float = 0.0,
+    least_gain: float = 0.0,
 ) -> float:
     """Return the share of `best_seconds` by which trials are expected to shorten the step.
 
-    `least_seconds` is the time that no strategy can beat; 0 if it is not known.
+    `least_seconds` is the time that no strategy can beat; 0 if it is not known. Gains below `least_gain` count as none.
     """
-    return gain_curve(best_seconds, expected, belief, least_seconds=least_seconds).mean(belief.reach)
+    curve = gain_curve(best_seconds, expected, belief, least_seconds=least_seconds)
+    return curve.mean(belief.reach, least_gain)
 
 
 class GainCurve(NamedTuple):
-    """Gains, and the chance that trials bring more than each, by predictions alone. Weights are for the integral."""
+    """Gains, the widths of their parts of the scale, and the chance that trials bring more, by predictions alone."""
 
     gains: Floats
-    weighted_chances: Floats
+    widths: Floats
+    chances: Floats
 
-    def mean(self, reach: float | None) -> float:
-        """Return the mean gain, which is the integral of the chance that it is exceeded."""
-        if reach is None:
-            return float(self.weighted_chances.sum())
-        return float(self.weighted_chances @ np.exp(-self.gains / reach))
+    def mean(self, reach: float | None, least: float = 0.0) -> float:
+        """Return the mean gain if those below `least` count as none.
+
+        It is the integral of the chance that a gain is exceeded; from the least one on, with that one's chance before.
+        """
+        counted = self.gains >= least
+        if not counted.any():
+            return 0.0
+        chances = self.chances if reach is None else self.chances * np.exp(-self.gains / reach)
+        return float((chances * self.widths)[counted].sum() + least * np.interp(least, self.gains, chances))
 
 
 def gain_curve(
@@ -62,7 +76,7 @@ def gain_curve(
     # A bound that the best time refutes says nothing about other times.
     most = 1.0 - (least_seconds / best_seconds if holds(least_seconds, best_seconds) else 0.0)
     if not expected or most <= 0:
-        return GainCurve(np.zeros(1), np.zeros(1))
+        return GainCurve(np.zeros(1), np.zeros(1), np.zeros(1))
     ends = most * np.linspace(0.0, 1.0, NUM_STEPS + 1) ** 2
     gains, widths = (ends[1:] + ends[:-1]) / 2, np.diff(ends)
     log_seconds = math.log(best_seconds) + np.log1p(-gains)
@@ -74,4 +88,4 @@ def gain_curve(
     for bias, chance in belief.biases():
         below = belief.chances_below((log_seconds - centres - bias * spreads) / scales)
         exceeded += chance * (1 - np.prod(1 - below, axis=0))
-    return GainCurve(gains, exceeded * widths)
+    return GainCurve(gains, widths, exceeded)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from autosync import units
 from autosync.search.measurement_effort import Effort
+from autosync.search.stopping import LEAST_GAIN
 from autosync.search.trust.error_belief import ErrorBelief
 from autosync.search.trust.expectation import Expectation
 from autosync.search.trust.expected_gain import expected_gain
@@ -95,7 +96,9 @@ class TrialWorth:
             seconds += trial_seconds(
                 self.effort, one.seconds, one.steps_each, made_seconds=best_seconds if self.steps_train else 0.0
             )
-            gain = expected_gain(best_seconds, expected[:number], belief, least_seconds=self.least_seconds)
+            gain = expected_gain(
+                best_seconds, expected[:number], belief, least_seconds=self.least_seconds, least_gain=LEAST_GAIN
+            )
             found.append(
                 NextTrials(
                     num_trials=number,

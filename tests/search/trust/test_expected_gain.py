@@ -24,7 +24,8 @@ def _expected(*pairs: tuple[float, float]) -> list[Expectation]:
     return [Expectation(log_seconds=math.log(seconds), spread=spread, situation="later") for seconds, spread in pairs]
 
 
-def test_it_is_the_mean_gain_of_many_trials() -> None:
+@pytest.mark.parametrize("least", [0.0, 0.005, 0.03])
+def test_it_is_the_mean_gain_of_many_trials(least: float) -> None:
     expected = _expected((0.1, 0.03), (0.102, 0.05), (0.095, 0.01))
     rng, count = np.random.default_rng(1), 200_000
     bias = BELIEF.bias + BELIEF.scale / math.sqrt(BELIEF.bias_weight) * rng.normal(size=count)
@@ -33,7 +34,8 @@ def test_it_is_the_mean_gain_of_many_trials() -> None:
     errors = bias[:, None] * spreads + scales * rng.standard_t(BELIEF.scale_weight, size=(count, 3))
     seconds = np.exp(np.array([one.log_seconds for one in expected]) + errors)
     gains = np.maximum(1 - seconds.min(axis=1) / 0.1, 0)
-    assert expected_gain(0.1, expected, BELIEF) == pytest.approx(gains.mean(), rel=0.02)
+    gains[gains < least] = 0
+    assert expected_gain(0.1, expected, BELIEF, least_gain=least) == pytest.approx(gains.mean(), rel=0.02)
 
 
 @given(pairs=_expectations)
