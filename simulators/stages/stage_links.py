@@ -61,8 +61,8 @@ class StageLinks:
         """Return how long each link carries the bytes of transfers, and how long the busiest connection does."""
         sent: dict[tuple[int, int], int] = defaultdict(int)
         for one in transfers:
-            for source, destination, num_bytes in _sends(one):
-                sent[source, destination] += num_bytes
+            for ends, num_bytes in bytes_between(one).items():
+                sent[ends] += num_bytes
         loads, longest = [0] * len(self.rates), 0.0
         for ends, num_bytes in sent.items():
             way = self.way(*ends)
@@ -70,6 +70,14 @@ class StageLinks:
             for link in way:
                 loads[link] += num_bytes
         return [load / rate for load, rate in zip(loads, self.rates, strict=True)], longest
+
+
+def bytes_between(transfer: Transfer) -> dict[tuple[int, int], int]:
+    """Return the bytes that a transfer sends from one rank to another."""
+    sent: dict[tuple[int, int], int] = defaultdict(int)
+    for source, destination, num_bytes in _sends(transfer):
+        sent[source, destination] += num_bytes
+    return sent
 
 
 def _sends(transfer: Transfer) -> Iterator[tuple[int, int, int]]:

@@ -1,4 +1,4 @@
-"""Plays a plan with stages: passes on ranks, sends on links, then sums within stages and updates.
+"""Plays a plan with stages: passes on ranks, sends on links, sums within stages, and updates.
 
 With a flush, one step from rest is played. Without one, several steps are played, and a step takes as long as from the
 end of one to the end of the next, when the pipeline is full. Under `2bw`, sums and norms are not played there, because
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from autosync.plan.outline import outline
 from autosync.plan.rank_passes import RankPass, most_late, passes_of
 from autosync.plan.types import Edge, Local, Operation, Plan, StagePass, Transfer
+from autosync.simulators.stages.closing import ClosingWork, rounds_seconds
 from autosync.simulators.stages.fluid_links import FluidLinks
 from autosync.simulators.stages.stage_links import StageLinks
 from autosync.specs.cluster import ClusterSpec
@@ -26,7 +26,7 @@ from autosync.strategy.stage_compute import pass_seconds, update_seconds
 _STEPS, _MEASURED = 8, 4
 """Without a flush, so many steps are played, and more if passes are several steps late; the last are measured."""
 
-_PASS, _MESSAGE, _UPDATE = range(3)
+_PASS, _MESSAGE, _UPDATE, _WORK = range(4)
 """What ends in an event."""
 
 
@@ -84,6 +84,8 @@ class _Player:
         self._updates = self._update_seconds()
         self._num_steps = 1 if plan.flushes else _STEPS - 1 + max(1, most_late(plan))
         self._num_operations = len(plan.operations)
+        self._num_keys = self._num_operations * (self._num_steps + 1)
+        self._closing = ClosingWork(plan, self._network, self._links, costs, first_key=self._num_keys)
         self._queues = {rank: list(self._turns(rank)) for rank in range(plan.num_workers)}
         self._sends = {
             one.after[0].target: index
@@ -92,6 +94,10 @@ class _Player:
         }
         self._done: set[int] = set()
         self._next = dict.fromkeys(self._queues, 0)
+        # The time of each event, its kind, and the key of its operation or the number of the closing work.
+        self._events: list[tuple[float, int, int]] = []
+        self._passes: list[PlayedPass] = []
+        self._ends: dict[int, float] = {}
         self._busy: set[int] = set()
         self._connections: dict[tuple[int, ...], list[int]] = {}
         self._step_ends: dict[int, float] = {}
@@ -125,36 +131,45 @@ class _Player:
         return self._plan.operations[key % self._num_operations]
 
     def run(self) -> PlayedStep:
-        passes: list[PlayedPass] = []
-        ends: dict[int, float] = {}
-        events: list[tuple[float, int, int]] = []
         now = 0.0
-        self._start(now, events, passes)
+        self._start(now)
         while True:
             of_link = self._links.next_end()
-            of_pass = events[0][0] if events else math.inf
-            if of_link is not None and of_link[0] <= of_pass:
+            if of_link is not None and of_link[0] <= (self._events[0][0] if self._events else math.inf):
                 now, key = of_link
                 self._arrive(key, now)
-                heapq.heappush(events, (now + self._costs.round_seconds, _MESSAGE, key))
-            elif events:
-                now, what, key = heapq.heappop(events)
-                rank = self._operation(key).groups[0][0]
-                if what == _UPDATE:
-                    self._busy.discard(rank)
-                else:
-                    self._done.add(key)
-                if what == _PASS:
-                    ends[rank] = now
-                    self._send(key, now, events)
-                    if not self._awaits_update(rank, key, now, events):
-                        self._busy.discard(rank)
+            elif self._events:
+                now, what, key = heapq.heappop(self._events)
+                self._end(what, key, now)
             else:
                 break
-            self._start(now, events, passes)
-        return PlayedStep(passes, ends, self._finish(ends) if self._plan.flushes else self._period())
+            self._start(now)
+        return PlayedStep(self._passes, self._ends, self._finish() if self._plan.flushes else self._period())
 
-    def _awaits_update(self, rank: int, key: int, now: float, events: list[tuple[float, int, int]]) -> bool:
+    def _end(self, what: int, key: int, now: float) -> None:
+        """End a pass, what follows a message, an update, or closing work."""
+        if what == _WORK:
+            self._await(self._closing.end(key, now))
+            return
+        rank = self._operation(key).groups[0][0]
+        if what == _UPDATE:
+            self._busy.discard(rank)
+        else:
+            self._done.add(key)
+        if what == _PASS:
+            self._ends[rank] = now
+            self._send(key, now)
+            if not self._awaits_update(rank, key, now):
+                self._busy.discard(rank)
+            if self._plan.flushes and self._next[rank] == len(self._queues[rank]):
+                self._await(self._closing.come(rank, now))
+
+    def _await(self, ends: Iterable[tuple[float, int]]) -> None:
+        """Await the ends of closing work."""
+        for end, number in ends:
+            heapq.heappush(self._events, (end, _WORK, number))
+
+    def _awaits_update(self, rank: int, key: int, now: float) -> bool:
         """Whether a rank's stage is updated after a pass. It begins when the last of its ranks has come so far."""
         if not self._queues[rank][self._next[rank] - 1].updates:
             return False
@@ -172,10 +187,10 @@ class _Player:
             ]
             for other in came:
                 update = self._updates[self._operation(other).groups[0][0]]
-                heapq.heappush(events, (now + math.fsum(sums) + update, _UPDATE, other))
+                heapq.heappush(self._events, (now + math.fsum(sums) + update, _UPDATE, other))
         return True
 
-    def _start(self, now: float, events: list[tuple[float, int, int]], passes: list[PlayedPass]) -> None:
+    def _start(self, now: float) -> None:
         """Begin the next pass of each rank that is free and has what the pass needs."""
         for rank, queue in self._queues.items():
             place = self._next[rank]
@@ -192,8 +207,8 @@ class _Player:
                 self._busy.add(rank)
                 self._next[rank] += 1
                 self._step_ends[turn.step] = max(end, self._step_ends.get(turn.step, 0.0))
-                heapq.heappush(events, (end, _PASS, turn.key))
-                passes.append(PlayedPass(rank, operation.kind, settings, now, end))
+                heapq.heappush(self._events, (end, _PASS, turn.key))
+                self._passes.append(PlayedPass(rank, operation.kind, settings, now, end))
 
     def _is_met(self, edge: Edge, key: int) -> bool:
         batch = key // self._num_operations - edge.lag
@@ -201,7 +216,7 @@ class _Player:
         is_played = edge.event == "operation" and batch >= 0
         return not is_played or batch * self._num_operations + edge.target in self._done
 
-    def _send(self, key: int, now: float, events: list[tuple[float, int, int]]) -> None:
+    def _send(self, key: int, now: float) -> None:
         batch, index = divmod(key, self._num_operations)
         if index not in self._sends:
             return
@@ -209,7 +224,7 @@ class _Player:
         transfer = self._operation(send)
         assert isinstance(transfer, Transfer), "sends are transfers"
         if not transfer.num_bytes:
-            heapq.heappush(events, (now + self._costs.round_seconds, _MESSAGE, send))
+            heapq.heappush(self._events, (now + self._costs.round_seconds, _MESSAGE, send))
             return
         # A connection sends one message after another.
         waiting = self._connections.setdefault(transfer.groups[0], [])
@@ -225,25 +240,20 @@ class _Player:
         self._links.begin(send, transfer.num_bytes, way, now, limit=self._network.flow_limit(way))
 
     def _arrive(self, send: int, now: float) -> None:
-        """End a message on the links, and begin the next one of its connection."""
+        """End a message on the links, and begin the next one of its connection. Closing work counts its own."""
         self._links.end(send, now)
+        if send >= self._num_keys:
+            self._await(self._closing.arrive(send, now))
+            return
+        heapq.heappush(self._events, (now + self._costs.round_seconds, _MESSAGE, send))
         waiting = self._connections[self._operation(send).groups[0]]
         waiting.pop(0)
         if waiting:
             self._begin(waiting[0], now)
 
-    def _finish(self, ends: Mapping[int, float]) -> float:
+    def _finish(self) -> float:
         """Return when all gradients are summed, their norm is known where the task clips, and all are updated."""
-        free = dict(ends)
-        links = [0.0] * len(self._network.rates)
-        for one in self._plan.operations:
-            if isinstance(one, Local) and one.kind == "norm":
-                for rank in one.groups[0]:
-                    free[rank] += one.num_elements / len(one.groups[0]) / self._costs.local_rate("norm")
-            elif isinstance(one, Transfer) and one.message >= 0:
-                for group in one.groups:
-                    end = self._end_of_sum(one, max(free[rank] for rank in group), links)
-                    free.update(dict.fromkeys(group, end))
+        free = self._closing.free
         finished = [end + self._updates[rank] for rank, end in free.items()]
         num_rounds = 2 * math.ceil(math.log2(max(2, len(free))))
         return max(finished) + num_rounds * self._costs.round_seconds
@@ -254,26 +264,9 @@ class _Player:
         period = (self._step_ends[last] - self._step_ends[last - _MEASURED]) / _MEASURED
         return max(period, self._network.seconds(one for one in self._plan.operations if isinstance(one, Transfer)))
 
-    def _end_of_sum(self, transfer: Transfer, begin: float, links: list[float]) -> float:
-        """Return when an all-reduce ends. `links` are the times from which links are free, which are moved on.
-
-        A link that several stages' sums cross carries one after another.
-        """
-        loads, longest = self._network.loads([transfer])
-        end = begin + longest
-        for link, seconds in enumerate(loads):
-            if seconds:
-                links[link] = max(links[link], begin) + seconds
-                end = max(end, links[link])
-        return end + self._rounds_seconds(transfer)
-
     def _sum_seconds(self, transfer: Transfer) -> float:
         """Return the time of an all-reduce by itself: that of its busiest link, and of its rounds."""
-        return self._network.seconds([transfer]) + self._rounds_seconds(transfer)
-
-    def _rounds_seconds(self, transfer: Transfer) -> float:
-        num_rounds = outline(transfer.collective, transfer.algorithm, len(transfer.groups[0])).num_rounds
-        return num_rounds * self._costs.round_seconds + self._costs.transfer_seconds
+        return self._network.seconds([transfer]) + rounds_seconds(transfer, self._costs)
 
 
 def _num_examples(plan: Plan) -> int:

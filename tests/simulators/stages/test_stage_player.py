@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from autosync.plan.lowering import lower
 from autosync.plan.rank_passes import passes_of
+from autosync.plan.types import Transfer
 from autosync.simulators.shared.costs import usual_costs
 from autosync.simulators.stages.fluid_links import FluidLinks
+from autosync.simulators.stages.stage_links import StageLinks
 from autosync.simulators.stages.stage_player import play_stages
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec
@@ -127,6 +129,27 @@ def test_on_slow_links_a_step_takes_its_bytes() -> None:
     )
     wire = 2 * 8 * 1000 * 4 / 100.0
     assert wire < played.seconds < 1.6 * wire
+
+
+@given(seed=st.integers(0, 2**32), rate=st.sampled_from([1e2, 1e3, 1e4]))
+@settings(max_examples=60, deadline=None)
+def test_no_step_is_shorter_than_all_bytes_of_the_busiest_link_take(seed: int, rate: float) -> None:
+    strategy, model, cluster = random_division(random.Random(seed))
+    cluster = _of_rate(cluster, rate)
+    plan, costs = lower(strategy, model, cluster), usual_costs(cluster)
+    transfers = [one for one in plan.operations if isinstance(one, Transfer)]
+    assert play_stages(plan, model, cluster, costs).seconds >= (1 - 1e-9) * StageLinks(cluster, costs).seconds(
+        transfers
+    )
+
+
+def test_sums_share_links_with_what_other_ranks_wait_for() -> None:
+    model, cluster = chain(2, batch_size=8, sizes=[1000], seconds=[0.01, 0.01]), _of_rate(nodes(1, 1, 1, 1), 1000.0)
+    heavy = replace(model, variables=(model.variables[0], replace(model.variables[1], shape=(4000,))))
+    # Half of 32 examples come to the ranks 2 and 3 each. When these have computed all gradients, they still have to
+    # send those of 15 examples or more, and the sum of 4000 weights.
+    wire = (16 + 15) * 1000 * 4 / 1000.0 + 4000 * 4 / 1000.0
+    assert wire < _seconds(heavy, cluster, "gpipe", (0, 1), (2, 3), microbatches=32) < 1.1 * wire
 
 
 def test_links_are_shared_fairly() -> None:
