@@ -20,6 +20,8 @@ from autosync.search.study_folder import StudyFolder, read_settings
 from autosync.search.tune import tune
 from benchmarks.shared import tell
 
+_RULE = "what is in the folder was measured as is asked for now"
+
 
 def kept_study(
     name: str,
@@ -30,7 +32,10 @@ def kept_study(
     budget_seconds: float | None = None,
     **settings: Any,
 ) -> Mapping[str, Any]:
-    """Return the summary of a study of this name with its folder, which must have been tuned with these settings."""
+    """Return the summary of a study of this name with its folder, which must have been tuned with these settings.
+
+    Without a number of trials, the study ends by itself.
+    """
     folder = Path(STUDIES_FOLDER) / name
     is_begun = (folder / "study.json").is_file()
     if is_begun:
@@ -54,12 +59,23 @@ def kept_study(
     return {**summary, "folder": str(folder)}
 
 
-def kept_result(path: Path, measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the result in a file, or measure it and keep it there."""
+def kept_result(
+    path: Path, measure: Callable[[], Mapping[str, Any]], *, settings: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the result in a file, or measure it and keep it there. It must have been measured with these settings."""
     if not path.is_file():
-        jsonio.write_json(path, measure())
+        kept = {} if settings is None else {"settings": settings}
+        jsonio.write_json(path, {**kept, **measure()})
     result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if settings is not None and result["settings"] != settings:
+        raise InputError(f"{path} was measured with other options: {result['settings']}", rule=_RULE, hint="--folder")
     return result
+
+
+def winner_of(summary: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return how a study's proof measured its winner."""
+    found: Mapping[str, Any] = next(one for one in summary["contests"] if one["name"] == summary["winner"]["name"])
+    return found
 
 
 def _refuse_others(folder: StudyFolder, settings: Mapping[str, Any]) -> None:
@@ -68,8 +84,7 @@ def _refuse_others(folder: StudyFolder, settings: Mapping[str, Any]) -> None:
     asked = {key: value for key, value in settings.items() if value is not None}
     other = [key for key, value in asked.items() if getattr(begun, key) != value]
     if other:
-        rule = "what is in the folder was tuned as is asked for now"
-        raise InputError(f"{folder.path} was tuned with another {' and '.join(other)}", rule=rule, hint="--folder")
+        raise InputError(f"{folder.path} was tuned with another {' and '.join(other)}", rule=_RULE, hint="--folder")
 
 
 class _Lines(SilentListener):

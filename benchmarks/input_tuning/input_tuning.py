@@ -8,6 +8,7 @@ A workload whose result is in the folder already is not measured again.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 import os
@@ -18,7 +19,6 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from autosync.errors import InputError
 from autosync.inputs.intervals import RateInterval, rate_interval
 from autosync.inputs.tar_shards import reads_through_autosync
 from autosync.inputs.trial import InputWork, run_trial
@@ -46,7 +46,8 @@ def main() -> int:
     how = {"seconds": arguments.seconds, "rounds": arguments.rounds, "is_short": arguments.short}
     results = {}
     for name in arguments.only:
-        one = results[name] = kept(name, arguments.folder, how)
+        path = arguments.folder / f"{name}.json"
+        one = results[name] = kept_result(path, functools.partial(measured, name, **how), settings=how)
         tell(f"{name}: {one['of_grid_best']:.3f} of the grid's best, {one['gain']:.2f} times the best default")
     gain = math.exp(sum(math.log(one["gain"]) for one in results.values()) / len(results))
     holds = gain >= LEAST_GAIN and all(one["of_grid_best"] >= 1 - MOST_BEHIND for one in results.values())
@@ -59,15 +60,6 @@ def main() -> int:
         "workloads": results,
     }
     return report(document, holds=holds)
-
-
-def kept(name: str, folder: Path, how: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a workload from the folder, or measure it and keep it there."""
-    found = kept_result(folder / f"{name}.json", lambda: {**how, **measured(name, **how)})
-    if {key: found[key] for key in how} != how:
-        rule = "what is in the folder was measured as is asked for now"
-        raise InputError(f"{folder / name}.json was measured in another way", rule=rule, hint="--folder")
-    return found
 
 
 def measured(name: str, **how: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@
 Every target is tuned in three ways: with `--trials 50`, without `--trials`, so that trials go on while they are worth
 their time, and with `--trials 0`. Their winners are then measured in turn; a strategy that won twice is measured once.
 The targets are twelve pairs of model and cluster of which the shipped records have none. A study or result that is in
-the folder already is not repeated. README.md says what must hold. It needs an idle machine, and two to three hours.
+the folder already is not repeated. README.md says what must hold. It needs an idle machine, and four hours or more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from autosync.strategy.bundle import load_bundle
 
 sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.in_turn import compared
-from benchmarks.kept_studies import kept_result, kept_study
+from benchmarks.kept_studies import kept_result, kept_study, winner_of
 from benchmarks.shared import parser_of, report, run, tell
 
 TARGETS = (
@@ -93,7 +93,7 @@ def measured(name: str, model_name: str, cluster_name: str, seed: int) -> dict[s
         between = {way: str(comparison.between(way, MANY)) for way in differing if way != MANY}
     best = min(seconds.values())
     return {
-        "seconds": {way: _proved_seconds(one) for way, one in studies.items()},
+        "seconds": {way: winner_of(one)["seconds"]["value"] for way, one in studies.items()},
         "over_best": {way: one / best for way, one in seconds.items()},
         "over_many_trials": seconds[DEFAULTS] / seconds[MANY],
         "compared": between,
@@ -103,12 +103,6 @@ def measured(name: str, model_name: str, cluster_name: str, seed: int) -> dict[s
         "over_stock_ddp": {way: one["winner"]["speedup_over_stock_ddp"] for way, one in studies.items()},
         "in_words": "; ".join(between.values()) or "all ways found the same strategy",
     }
-
-
-def _proved_seconds(summary: Mapping[str, Any]) -> float:
-    """Return the winner's time of a step in a study's own proof."""
-    winner = next(one for one in summary["contests"] if one["name"] == summary["winner"]["name"])
-    return float(winner["seconds"]["value"])
 
 
 def overall_of(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

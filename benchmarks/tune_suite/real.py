@@ -8,16 +8,15 @@ compared with that of the trials.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autosync import __version__, jsonio
+from autosync import __version__
 from autosync.datasets.studies import read_study
-from autosync.errors import AutosyncError, InputError
+from autosync.errors import AutosyncError
 from autosync.plan.bound import bound
 from autosync.plan.bound_terms import rates_of
 from autosync.search.measurement_effort import EFFORTS
@@ -26,7 +25,7 @@ from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model
 from autosync.strategy.bundle import load_bundle
-from benchmarks.kept_studies import kept_study
+from benchmarks.kept_studies import kept_result, kept_study, winner_of
 from benchmarks.shared import tell
 from benchmarks.undivided import without_cuts
 
@@ -121,15 +120,12 @@ def _kept(
     """Return the figures of a target from the folder, or tune it and keep them there."""
     path = Path(f"{_file_name(name)}-{options.trials}-{options.seed}.json")
     settings = {name: getattr(options, name) for name in _KEPT_SETTINGS}
-    if not path.is_file():
+
+    def judged() -> dict[str, Any]:
         searched = _tuned(name, model, cluster, options, prior, num_trials=options.trials)
-        picked = _tuned(name, model, cluster, options, prior, num_trials=0)
-        jsonio.write_json(path, {"settings": settings, **_judged(searched, picked)})
-    kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if kept["settings"] != settings:
-        rule = "what is in the folder was tuned as is asked for now"
-        raise InputError(f"{path} was tuned with other options: {kept['settings']}", rule=rule, hint="--folder")
-    return kept
+        return _judged(searched, _tuned(name, model, cluster, options, prior, num_trials=0))
+
+    return kept_result(path, judged, settings=settings)
 
 
 def _file_name(name: str) -> str:
@@ -159,7 +155,7 @@ def _tuned(
 def _judged(searched: Mapping[str, Any], picked: Mapping[str, Any]) -> dict[str, Any]:
     """Return one target's figures: the winner, the baselines and the bound, as the proof measured them."""
     contests = {contest["role"]: contest for contest in reversed(searched["contests"])}
-    winner = next(one for one in searched["contests"] if one["name"] == searched["winner"]["name"])
+    winner = winner_of(searched)
     default = contests["default"]
     bounds = _bounds(searched)
     is_divided = bool(load_bundle(Path(searched["folder"], "best.yaml")).strategy.stages)
@@ -173,7 +169,7 @@ def _judged(searched: Mapping[str, Any], picked: Mapping[str, Any]) -> dict[str,
     # The trials of baselines for the proof follow the search's trials. They may be the best, but the search did not
     # find them.
     searching = seconds[: searched["num_trials"]]
-    pick = next(one for one in picked["contests"] if one["name"] == picked["winner"]["name"])
+    pick = winner_of(picked)
     pick_default = next(one for one in picked["contests"] if one["role"] == "default")
     return {
         "winner": searched["winner"],
