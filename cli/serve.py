@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -61,7 +64,7 @@ def serve(bundle: Path, *, node: str, rendezvous: str, is_open: bool, once: bool
     server = Server(loaded, node=node, timeout_seconds=timeout_seconds)
     place = resolve(rendezvous)
     note(f"node {node} serves under {bundle} (strategy {loaded.strategy_id}): waiting for workers at {place}")
-    _interruptible(lambda: serve_all(server, open_store(place), once=once, told=note))
+    interruptible(lambda: serve_all(server, open_store(place), once=once, told=note))
 
 
 def _check_secret(secret: str, *, is_open: bool) -> None:
@@ -80,7 +83,7 @@ def _check_secret(secret: str, *, is_open: bool) -> None:
         )
 
 
-def _interruptible(work: Callable[[], None]) -> None:
+def interruptible(work: Callable[[], None]) -> None:
     """Work in another thread, because a thread that waits in torch does not react to signals."""
     errors: list[BaseException] = []
 
@@ -92,6 +95,18 @@ def _interruptible(work: Callable[[], None]) -> None:
 
     thread = threading.Thread(target=run, name="autosync-serve", daemon=True)
     thread.start()
-    thread.join()
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        # The thread may wait in torch. If it woke while Python ends, it would abort the process.
+        atexit.register(_leave)
+        raise
     if errors:
         raise errors[0]
+
+
+def _leave() -> None:
+    """End the process at once, as an interrupted one."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(130)

@@ -47,6 +47,25 @@ def model() -> Any:
 
 COMMAND = ("-c", "from autosync.cli.main import main; main()", "serve")
 
+INTERRUPTED = """
+import builtins, datetime, os, signal, sys, threading, time
+import torch.distributed as dist
+from autosync.cli.serve import interruptible
+
+class Last:
+    def __del__(self, sleep=time.sleep):
+        sleep(8)
+
+# What is here ends last.
+builtins.last = Last()
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=datetime.timedelta(seconds=5))
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    interruptible(lambda: store.get("absent"))
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
 
 def test_the_command_serves_one_training_after_another(
     make_served: Callable[[ClusterSpec], Served], model: Any
@@ -62,12 +81,20 @@ def test_the_command_serves_one_training_after_another(
     process = served.start((*COMMAND, bundle, "--node", "s0", "--rendezvous", place), "s0")
     answers = served.ranks.run([("exact", {"task": "small", "bundle": bundle})] * 2)
     assert answers == [["", ""]] * 2, served.log()
+    # Workers go on before the server has heard that training has ended.
+    _await_line(served, "training has ended after 3 steps\ntraining has begun\ntraining has ended after 3 steps")
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
     assert served.log().splitlines()[1:] == [
         *["training has begun", "training has ended after 3 steps"] * 2,
         "interrupted",
     ]
+
+
+def test_an_interrupted_command_is_not_aborted_by_a_thread_that_waits_in_torch() -> None:
+    """The thread's wait is over while Python ends, which takes longer here."""
+    ended = subprocess.run((sys.executable, "-c", INTERRUPTED), capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (130, "")
 
 
 def test_with_once_the_command_ends_after_one_training(
