@@ -118,7 +118,7 @@ test-launchers: $(STAMP)
 		|| echo 'sshd and Slurm cannot be installed here: their tests will be skipped'
 	@$(BIN)/python -c 'import ray, kubernetes, kubeflow_trainer_api' 2>/dev/null \
 		|| $(PIP_INSTALL) --no-build-isolation --editable '.[ray,kubernetes]' kubeflow-trainer-api \
-		|| echo 'Ray or the Kubernetes client cannot be installed here: their tests will be skipped'
+		|| echo 'Ray or the Kubernetes client cannot be installed here (see above): their tests will be skipped'
 	$(BIN)/python -m pytest -m 'slow or services' -n 1 --quiet tests/launchers
 
 # The releases that constraints.txt names: they leave torch as it is.
