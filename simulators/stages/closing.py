@@ -13,7 +13,7 @@ from typing import NamedTuple
 from autosync.plan.outline import outline
 from autosync.plan.types import Local, Plan, Transfer
 from autosync.simulators.stages.fluid_links import FluidLinks
-from autosync.simulators.stages.stage_links import StageLinks, bytes_between
+from autosync.simulators.stages.stage_links import StageLinks, parts_of_sum
 from autosync.specs.costs import Costs
 
 
@@ -89,11 +89,11 @@ def _work_of(plan: Plan, costs: Costs) -> Iterator[_Work]:
             for rank in one.groups[0]:
                 yield _Work((rank,), one.num_elements / len(one.groups[0]) / costs.local_rate("norm"))
         elif isinstance(one, Transfer) and one.message >= 0:
-            sent = bytes_between(one)
             for group in one.groups:
-                ranks = set(group)
-                sends = tuple((*ends, num_bytes) for ends, num_bytes in sent.items() if num_bytes and ends[0] in ranks)
-                yield _Work(group, rounds_seconds(one, costs), sends)
+                parts = parts_of_sum(one, group)
+                for sent in parts:
+                    sends = tuple((*ends, num_bytes) for ends, num_bytes in sent.items() if num_bytes)
+                    yield _Work(group, rounds_seconds(one, costs) / len(parts), sends)
 
 
 def rounds_seconds(transfer: Transfer, costs: Costs) -> float:

@@ -5,12 +5,13 @@ Rates are those of the timeline: as probed, else as the cluster file says.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 
-from autosync.plan.expansion import chunk_bounds
+from autosync.plan.expansion import chunk_bounds, expand, num_chunks
 from autosync.plan.flows import flow
 from autosync.plan.types import Transfer
 from autosync.simulators.timeline.links import network_of
@@ -27,6 +28,10 @@ class StageLinks:
         self._network = network_of(cluster, costs)
         self._ways: dict[tuple[int, int], tuple[int, ...]] = {}
         self.rates: list[float] = [*self._network.link_rate.tolist(), *self._network.queue_rate.tolist()]
+        bursts = [*self._network.link_burst.tolist(), *self._network.queue_burst.tolist()]
+        # What the ranks of a node share inside it has no bucket, and is so fast that it holds no burst up.
+        shared = {len(self._network.link_rate) + int(queue) for queue in self._network.bus if queue >= 0}
+        self.bursts: list[float] = [math.inf if link in shared else burst for link, burst in enumerate(bursts)]
 
     def way(self, source: int, destination: int) -> tuple[int, ...]:
         """Return the links between two ranks. The first is the one that leaves the source."""
@@ -75,22 +80,43 @@ class StageLinks:
 def bytes_between(transfer: Transfer) -> dict[tuple[int, int], int]:
     """Return the bytes that a transfer sends from one rank to another."""
     sent: dict[tuple[int, int], int] = defaultdict(int)
-    for source, destination, num_bytes in _sends(transfer):
-        sent[source, destination] += num_bytes
+    for group in transfer.groups:
+        for ends, num_bytes in _bytes_of_group(transfer, group).items():
+            sent[ends] += num_bytes
     return sent
 
 
-def _sends(transfer: Transfer) -> Iterator[tuple[int, int, int]]:
-    """Yield the source, the destination and the bytes of a transfer's sends."""
-    for group in transfer.groups:
-        if len(group) == 1:
-            continue
+def parts_of_sum(transfer: Transfer, group: tuple[int, ...]) -> list[dict[tuple[int, int], int]]:
+    """Return the bytes that each rank of a group sends to another, in each of the parts that follow one another.
+
+    By halving and doubling, rounds differ, and each is a part. Rings and trees are one part, because all their ranks
+    send all the time.
+    """
+    if transfer.algorithm != "halving_doubling":
+        return [_bytes_of_group(transfer, group)]
+    num_elements = _num_elements(transfer, group)
+    bounds = chunk_bounds(num_elements, num_chunks(transfer.collective, len(group), transfer.algorithm))
+    rounds: dict[int, dict[tuple[int, int], int]] = defaultdict(lambda: defaultdict(int))
+    for move in expand(transfer.collective, transfer.algorithm, len(group)):
+        num_bytes = (bounds[move.last] - bounds[move.first]) * transfer.item_bytes
+        rounds[move.round][group[move.source], group[move.destination]] += num_bytes
+    return [rounds[number] for number in sorted(rounds)]
+
+
+def _bytes_of_group(transfer: Transfer, group: tuple[int, ...]) -> dict[tuple[int, int], int]:
+    sent: dict[tuple[int, int], int] = defaultdict(int)
+    if len(group) > 1:
         terms = flow(transfer.collective, transfer.algorithm, len(group))
-        outer = next((others for others in transfer.within if group[0] in others), group[:1])
-        place = outer.index(group[0])
-        begin, end = chunk_bounds(transfer.num_elements, len(outer))[place : place + 2]
-        elements = terms.num_elements(np.array(chunk_bounds(end - begin, terms.num_chunks)))
-        for source, destination, count in zip(
-            terms.source.tolist(), terms.destination.tolist(), elements.tolist(), strict=True
-        ):
-            yield group[source], group[destination], count * transfer.item_bytes
+        bounds = np.array(chunk_bounds(_num_elements(transfer, group), terms.num_chunks))
+        counts = terms.num_elements(bounds).tolist()
+        for source, destination, count in zip(terms.source.tolist(), terms.destination.tolist(), counts, strict=True):
+            sent[group[source], group[destination]] += count * transfer.item_bytes
+    return sent
+
+
+def _num_elements(transfer: Transfer, group: tuple[int, ...]) -> int:
+    """Return the elements that a group works on: its part, where there are further groups around it."""
+    outer = next((others for others in transfer.within if group[0] in others), group[:1])
+    place = outer.index(group[0])
+    begin, end = chunk_bounds(transfer.num_elements, len(outer))[place : place + 2]
+    return end - begin

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.costs import Costs
 from autosync.specs.model import ModelSpec
 from autosync.strategy.stage_compute import pass_seconds, update_seconds
+from autosync.strategy.stages import holders_of_variables
 
 _STEPS, _MEASURED = 8, 4
 """Without a flush, so many steps are played, and more if passes are several steps late; the last are measured."""
@@ -80,18 +82,20 @@ class _Player:
             plan.stages, model, _num_examples(plan), recompute=plan.recompute, splits_backward=plan.splits_backward
         )
         self._network = StageLinks(cluster, costs)
-        self._links = FluidLinks(self._network.rates)
+        self._links = FluidLinks(self._network.rates, self._network.bursts)
         self._updates = self._update_seconds()
         self._num_steps = 1 if plan.flushes else _STEPS - 1 + max(1, most_late(plan))
         self._num_operations = len(plan.operations)
         self._num_keys = self._num_operations * (self._num_steps + 1)
         self._closing = ClosingWork(plan, self._network, self._links, costs, first_key=self._num_keys)
         self._queues = {rank: list(self._turns(rank)) for rank in range(plan.num_workers)}
+        # The message that follows a pass. One without bytes is not sent, and no pass waits for it.
         self._sends = {
             one.after[0].target: index
             for index, one in enumerate(plan.operations)
-            if isinstance(one, Transfer) and one.collective == "send"
+            if isinstance(one, Transfer) and one.collective == "send" and one.num_bytes
         }
+        self._awaited = self._awaited_edges()
         self._done: set[int] = set()
         self._next = dict.fromkeys(self._queues, 0)
         # The time of each event, its kind, and the key of its operation or the number of the closing work.
@@ -124,8 +128,32 @@ class _Player:
         return max(range(len(passes)), key=lambda number: (not passes[number].is_forward, passes[number].operation))
 
     def _update_seconds(self) -> list[float]:
+        """Return how long each rank updates, with what the gradient and the update of a variable take beside it."""
         seconds, nodes = update_seconds(self._plan.stages, self._model, self._plan.num_workers), self._cluster.nodes
-        return [one / nodes[self._cluster.ranks[rank].node].compute for rank, one in enumerate(seconds)]
+        num_held = Counter(
+            rank for ranks in holders_of_variables(self._plan.stages, self._model).values() for rank in ranks
+        )
+        each = self._costs.processor.gradient + self._costs.processor.update
+        return [
+            one / nodes[self._cluster.ranks[rank].node].compute + num_held[rank] * each
+            for rank, one in enumerate(seconds)
+        ]
+
+    def _awaited_edges(self) -> dict[int, list[Edge]]:
+        """Return what each pass waits for: passes of its rank, and messages.
+
+        A rank makes no pass while its update, which others wait for too, is under way; so updates are not among these.
+        """
+        operations, sent = self._plan.operations, set(self._sends.values())
+        return {
+            index: [
+                edge
+                for edge in one.after
+                if edge.event == "operation" and (isinstance(operations[edge.target], Local) or edge.target in sent)
+            ]
+            for index, one in enumerate(operations)
+            if isinstance(one, Local) and isinstance(one.settings, StagePass)
+        }
 
     def _operation(self, key: int) -> Operation:
         return self._plan.operations[key % self._num_operations]
@@ -199,11 +227,12 @@ class _Player:
             turn = queue[place]
             operation = self._operation(turn.key)
             assert isinstance(operation, Local), "passes are local"
-            if all(self._is_met(edge, turn.key) for edge in operation.after):
+            if all(self._is_met(edge, turn.key) for edge in self._awaited[turn.key % self._num_operations]):
                 settings = operation.settings
                 assert isinstance(settings, StagePass), "a pass has a stage"
                 speed = self._cluster.nodes[self._cluster.ranks[rank].node].compute
-                end = now + self._seconds[operation.kind, settings.stage] / speed + turn.after
+                seconds = self._costs.local_seconds + self._seconds[operation.kind, settings.stage] / speed
+                end = now + seconds + turn.after
                 self._busy.add(rank)
                 self._next[rank] += 1
                 self._step_ends[turn.step] = max(end, self._step_ends.get(turn.step, 0.0))
@@ -212,9 +241,7 @@ class _Player:
 
     def _is_met(self, edge: Edge, key: int) -> bool:
         batch = key // self._num_operations - edge.lag
-        # A rank makes no pass while its update, which others wait for too, is under way.
-        is_played = edge.event == "operation" and batch >= 0
-        return not is_played or batch * self._num_operations + edge.target in self._done
+        return batch < 0 or batch * self._num_operations + edge.target in self._done
 
     def _send(self, key: int, now: float) -> None:
         batch, index = divmod(key, self._num_operations)
@@ -223,9 +250,6 @@ class _Player:
         send = batch * self._num_operations + self._sends[index]
         transfer = self._operation(send)
         assert isinstance(transfer, Transfer), "sends are transfers"
-        if not transfer.num_bytes:
-            heapq.heappush(self._events, (now + self._costs.round_seconds, _MESSAGE, send))
-            return
         # A connection sends one message after another.
         waiting = self._connections.setdefault(transfer.groups[0], [])
         waiting.append(send)

@@ -13,13 +13,14 @@ from autosync.plan.lowering import lower
 from autosync.plan.rank_passes import passes_of
 from autosync.plan.types import Transfer
 from autosync.simulators.shared.costs import usual_costs
-from autosync.simulators.stages.fluid_links import FluidLinks
 from autosync.simulators.stages.stage_links import StageLinks
 from autosync.simulators.stages.stage_player import play_stages
-from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.cluster import ClusterSpec, Node, Rack
 from autosync.specs.model import ModelSpec
+from autosync.specs.shaping import bucket
 from autosync.strategy.dividing.divided import divided_strategy
 from autosync.strategy.stages import ModelStage, PipelineSchedule
+from autosync.strategy.synchronisers.all_reduce import AllReduce, Route
 from tests.helpers.probed_clusters import with_probed_rates
 from tests.helpers.staged_models import chain, nodes, random_division
 
@@ -152,29 +153,60 @@ def test_sums_share_links_with_what_other_ranks_wait_for() -> None:
     assert wire < _seconds(heavy, cluster, "gpipe", (0, 1), (2, 3), microbatches=32) < 1.1 * wire
 
 
-def test_links_are_shared_fairly() -> None:
-    links = FluidLinks([10.0, 4.0])
-    links.begin(1, 100.0, (0,), 0.0)
-    links.begin(2, 8.0, (0, 1), 0.0)
-    # The second gets the 4 of its second link, the first the 6 that are left.
-    assert links.next_end() == (2.0, 2)
-    links.end(2, 2.0)
-    found = links.next_end()
-    assert found is not None
-    assert found[0] == pytest.approx(2.0 + 88.0 / 10.0)
+def test_bursts_shorten_steps_on_an_emulated_cluster() -> None:
+    model, cluster = chain(2, batch_size=8, sizes=[1000]), _of_rate(nodes(1, 1), 1e5)
+    saved = bucket(1e5).burst_bytes
+    steps = [_seconds(model, one, "1f1b", (0,), (1,)) for one in (cluster, replace(cluster, launcher="testbed"))]
+    # What each of the two links between the ranks has saved passes at once, once or more in each direction.
+    assert steps[1] < steps[0] - saved / 1e5
 
 
-def test_a_transfer_takes_no_more_than_its_limit() -> None:
-    links = FluidLinks([10.0])
-    links.begin(1, 20.0, (0,), 0.0, limit=2.0)
-    links.begin(2, 80.0, (0,), 0.0)
-    links.begin(3, 80.0, (), 0.0, limit=5.0)
-    # The second gets the 8 that the first leaves.
-    assert links.next_end() == (10.0, 1)
-    links.end(1, 10.0)
-    assert links.next_end() == (10.0, 2)
-    links.end(2, 10.0)
-    assert links.next_end() == (16.0, 3)
+def test_no_pass_waits_for_a_gradient_without_bytes() -> None:
+    """A stage whose results need no gradient sends examples on, and goes on by itself."""
+    model, cluster = chain(2, batch_size=8, seconds=[1.0, 1.0]), nodes(1, 1)
+    cut = replace(model.timeline.cuts[0], num_bytes=0, constant_bytes=8, fixed_constant_bytes=8)
+    model = replace(model, timeline=replace(model.timeline, cuts=(cut,)))
+    stages = [ModelStage(before=number, ranks=(number,)) for number in range(2)]
+    plan = lower(divided_strategy(model, stages, 4), model, cluster)
+    played = play_stages(plan, model, cluster, usual_costs(cluster))
+    first = [one for one in played.passes if one.rank == 0]
+    assert all(one.end == pytest.approx(other.begin) for one, other in itertools.pairwise(first))
+
+
+def test_each_pass_takes_the_time_of_a_local_operation_besides() -> None:
+    model, cluster = chain(2, batch_size=8), nodes(1, 1)
+    stages = [ModelStage(before=number, ranks=(number,)) for number in range(2)]
+    plan, costs = lower(divided_strategy(model, stages, 4), model, cluster), usual_costs(cluster)
+    usual = play_stages(plan, model, cluster, costs).passes
+    slow = play_stages(plan, model, cluster, replace(costs, local_seconds=costs.local_seconds + 0.5)).passes
+    lasted = [sorted((one.rank, one.kind, one.end - one.begin) for one in passes) for passes in (usual, slow)]
+    assert all(after[2] == pytest.approx(before[2] + 0.5) for before, after in zip(*lasted, strict=True))
+
+
+def test_a_sum_by_halving_and_doubling_crosses_a_rack_in_rounds_of_its_own() -> None:
+    """While it does, the links inside racks are idle; a ring uses all links all the time."""
+    model = chain(2, batch_size=8, sizes=[1])
+    heavy = replace(model, variables=(replace(model.variables[0], shape=(4000,)), model.variables[1]))
+    cluster = _of_rate(nodes(1, 1, 1, 1, 1), 1000.0)
+    racks = (Rack(name="a", uplink_out=1000.0, uplink_in=1000.0), Rack(name="b", uplink_out=1000.0, uplink_in=1000.0))
+    racked = replace(
+        cluster,
+        racks=racks,
+        nodes=tuple(replace(one, rack="a" if place in (0, 1, 4) else "b") for place, one in enumerate(cluster.nodes)),
+    )
+    stages = [ModelStage(before=0, ranks=(0, 1, 2, 3)), ModelStage(before=1, ranks=(4,))]
+
+    def seconds(topology: Route) -> float:
+        strategy = divided_strategy(heavy, stages, 8, "gpipe")
+        by = tuple(replace(one, synchroniser=AllReduce(topology=topology)) for one in strategy.messages)
+        plan = lower(replace(strategy, messages=by), heavy, racked)
+        return play_stages(plan, heavy, racked, replace(usual_costs(racked), payload_share=1.0)).seconds
+
+    num_bytes = 4000 * 4
+    # There and back, half of the bytes stay inside a rack, and then two ranks send a quarter each over its uplink.
+    by_halves = 2 * (num_bytes / 2 + 2 * num_bytes / 4) / 1000.0
+    by_ring = 2 * 3 / 4 * num_bytes / 1000.0
+    assert seconds("halving_doubling") - seconds("ring") == pytest.approx(by_halves - by_ring, rel=0.05)
 
 
 def _of_rate(cluster: ClusterSpec, rate: float, **facts: Any) -> ClusterSpec:
