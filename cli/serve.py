@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -94,19 +93,13 @@ def interruptible(work: Callable[[], None]) -> None:
             errors.append(error)
 
     thread = threading.Thread(target=run, name="autosync-serve", daemon=True)
-    thread.start()
     try:
+        thread.start()
         thread.join()
     except KeyboardInterrupt:
-        # The thread may wait in torch. If it woke while Python ends, it would abort the process.
-        atexit.register(_leave)
+        # The thread may wait in torch. If it woke while Python ends, it would abort the process. So the process ends as
+        # soon as everything is printed, with the code of an interrupted command.
+        atexit.register(os._exit, 130)
         raise
     if errors:
         raise errors[0]
-
-
-def _leave() -> None:
-    """End the process at once, as an interrupted one."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(130)

@@ -89,8 +89,8 @@ def bytes_between(transfer: Transfer) -> dict[tuple[int, int], int]:
 def parts_of_sum(transfer: Transfer, group: tuple[int, ...]) -> list[dict[tuple[int, int], int]]:
     """Return the bytes that each rank of a group sends to another, in each of the parts that follow one another.
 
-    By halving and doubling, rounds differ, and each is a part. Rings and trees are one part, because all their ranks
-    send all the time.
+    By halving and doubling, rounds use different links, and each is a part. All else is one part: its bytes are taken
+    to travel at the same time.
     """
     if transfer.algorithm != "halving_doubling":
         return [_bytes_of_group(transfer, group)]

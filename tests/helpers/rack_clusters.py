@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from autosync.plan.traffic import transfer_traffic
-from autosync.plan.types import Transfer
 from autosync.specs.cluster import ClusterSpec, Node, Rack
 from autosync.specs.uplinks import nodes_behind
 from autosync.strategy.shapes.trees import TreeShape
+from tests.helpers.transfers import plain_transfer
 
 GIGABIT = 125e6
 NUM_ELEMENTS = 12_000_000
@@ -135,20 +135,7 @@ def bound_seconds(found: ClusterSpec, num_bytes: float) -> float:
 
 def tree_seconds(found: ClusterSpec, shape: TreeShape) -> float:
     """How long the busiest interface or uplink needs for its bytes of an all-reduce of `NUM_ELEMENTS`."""
-    transfer = Transfer(
-        collective="all_reduce",
-        algorithm=shape,
-        groups=(tuple(range(shape.num_ranks)),),
-        regions=(),
-        num_elements=NUM_ELEMENTS,
-        max_elements=NUM_ELEMENTS,
-        item_bytes=ITEM_BYTES,
-        within=(),
-        lane=0,
-        priority=0,
-        message=0,
-        after=(),
-    )
+    transfer = plain_transfer("all_reduce", shape, tuple(range(shape.num_ranks)), NUM_ELEMENTS, item_bytes=ITEM_BYTES)
     traffic = transfer_traffic(transfer, found)
     num_bytes = np.concatenate((traffic.node_out, traffic.node_in, traffic.rack_out, traffic.rack_in))
     rates = [

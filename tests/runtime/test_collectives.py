@@ -2,8 +2,8 @@
 
 import pytest
 
-from autosync.plan.types import Transfer
 from autosync.runtime.wire.native_collectives import is_native
+from tests.helpers.transfers import plain_transfer
 
 NUM_RANKS = 4
 CASES = ("native_collectives", "a_dead_peer_of_a_native_collective")
@@ -34,18 +34,5 @@ def test_a_dead_peer_is_an_error(wire_answers):
     ],
 )
 def test_which_transfers_gloo_carries_out(collective, algorithm, expected):
-    transfer = Transfer(
-        collective=collective,
-        algorithm=algorithm,
-        groups=((0, 1),),
-        regions=(0,),
-        num_elements=8,
-        max_elements=8,
-        item_bytes=4,
-        within=(),
-        lane=0,
-        priority=0,
-        message=0,
-        after=(),
-    )
+    transfer = plain_transfer(collective, algorithm, (0, 1), 8)
     assert is_native(transfer) is expected

@@ -48,7 +48,7 @@ def model() -> Any:
 COMMAND = ("-c", "from autosync.cli.main import main; main()", "serve")
 
 INTERRUPTED = """
-import builtins, datetime, os, signal, sys, threading, time
+import builtins, datetime, os, signal, sys, time
 import torch.distributed as dist
 from autosync.cli.serve import interruptible
 
@@ -59,9 +59,8 @@ class Last:
 # What is here ends last.
 builtins.last = Last()
 store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=datetime.timedelta(seconds=5))
-threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
-    interruptible(lambda: store.get("absent"))
+    interruptible(lambda: (os.kill(os.getpid(), signal.SIGINT), store.get("absent")))
 except KeyboardInterrupt:
     sys.exit(130)
 """

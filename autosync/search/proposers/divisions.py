@@ -23,9 +23,10 @@ USUAL_PASSES = 300
 """The stages times microbatches up to which so many strategies are played a round; with more passes it is fewer."""
 
 NUM_GENERATIONS = 4
-FIRST_ROUNDS = 3
-"""Before a division is measured, so many times as many strategies are played, in so many times as many generations. On
-lstm_ptb@x4 and 4-hosts-2-racks, four searches then found 124 ms each by prediction, and 125 to 140 ms without."""
+FIRST_FACTOR = 3
+"""Before a division is measured, a round plays so many times as many strategies, in so many times as many generations.
+For lstm_ptb@x4 on 4-hosts-2-racks, each of four such rounds found a step of 124 ms by prediction; smaller ones found
+125 to 140 ms."""
 
 NUM_PARENTS = 6
 NUM_MEASURED = 6
@@ -68,9 +69,9 @@ class Divisions:
         parents: list[Sourced] = [("measured", one.strategy) for one in measured[:NUM_MEASURED]]
         parents += [(one.origin, one.strategy) for one in known if one.strategy is not None]
         found = judge.judge(parents)
-        num_rounds = 1 if measured else FIRST_ROUNDS
-        num_left = num_rounds * self._num_played() - len(found)
-        for left in range(num_rounds * NUM_GENERATIONS, 0, -1):
+        factor = 1 if measured else FIRST_FACTOR
+        num_left = factor * self._num_played() - len(found)
+        for left in range(factor * NUM_GENERATIONS, 0, -1):
             best = sorted(found, key=lambda one: one.hope)[:NUM_PARENTS]
             children = list(itertools.islice(self._children(best, rng), max(num_left, 0) // left))
             num_left -= len(children)

@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autosync.plan.types import Transfer
 from autosync.simulators.stages.stage_links import bytes_between, parts_of_sum
+from tests.helpers.transfers import plain_transfer
 
 
 @given(
@@ -17,20 +17,7 @@ from autosync.simulators.stages.stage_links import bytes_between, parts_of_sum
 )
 def test_the_parts_of_a_sum_carry_all_its_bytes(topology: Any, num_ranks: int, num_elements: int) -> None:
     group = tuple(range(num_ranks))
-    transfer = Transfer(
-        collective="all_reduce",
-        algorithm=topology,
-        groups=(group,),
-        regions=(0,),
-        num_elements=num_elements,
-        max_elements=num_elements,
-        item_bytes=4,
-        within=(),
-        lane=0,
-        priority=0,
-        message=0,
-        after=(),
-    )
+    transfer = plain_transfer("all_reduce", topology, group, num_elements)
     parts = parts_of_sum(transfer, group)
     assert len(parts) == 1 or topology == "halving_doubling"
     found: Counter[tuple[int, int]] = Counter()

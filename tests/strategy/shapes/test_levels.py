@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from autosync.plan.traffic import Traffic, transfer_traffic
-from autosync.plan.types import Algorithm, Transfer
+from autosync.plan.types import Algorithm
 from autosync.specs.cluster import ClusterSpec, Node, Rack
 from autosync.strategy.shapes.levels import MAX_UNITS, levels, num_level_shares, worker_racks
 from autosync.strategy.shapes.pairing import nearest_first
 from tests.helpers.rack_clusters import pods_of
+from tests.helpers.transfers import plain_transfer
 
 ELEMENTS = 2**10 * 3**5 * 5**2 * 7
 
@@ -33,19 +34,12 @@ def cluster_of(racks: Sequence[Sequence[int]], *, loose: int = 0) -> ClusterSpec
 def traffic_of(cluster: ClusterSpec, algorithm: Algorithm | None = None) -> Traffic:
     """The bytes on each link of an all-reduce by levels, or by another algorithm."""
     everyone = tuple(range(cluster.num_workers))
-    transfer = Transfer(
-        collective="all_reduce",
-        algorithm=algorithm or levels(cluster),
-        groups=(nearest_first(everyone, cluster) if algorithm == "halving_doubling" else everyone,),
-        regions=(),
-        num_elements=ELEMENTS,
-        max_elements=ELEMENTS,
+    transfer = plain_transfer(
+        "all_reduce",
+        algorithm or levels(cluster),
+        nearest_first(everyone, cluster) if algorithm == "halving_doubling" else everyone,
+        ELEMENTS,
         item_bytes=1,
-        within=(),
-        lane=0,
-        priority=0,
-        message=0,
-        after=(),
     )
     return transfer_traffic(transfer, cluster)
 

@@ -23,6 +23,7 @@ from autosync.strategy.synchronisers.periodic import Periodic
 from autosync.strategy.synchronisers.sharded import Sharded
 from tests.helpers.example_plans import WEIGHT, model_with
 from tests.helpers.rack_clusters import pods_of
+from tests.helpers.transfers import plain_transfer
 from tests.strategy.shapes.test_levels import cluster_of, traffic_of
 
 sizes_of_racks = st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=4), min_size=1, max_size=4)
@@ -104,20 +105,7 @@ def _between(cluster: ClusterSpec, group: tuple[int, ...]) -> float:
 
 
 def _traffic(cluster: ClusterSpec, group: tuple[int, ...]) -> Traffic:
-    transfer = Transfer(
-        collective="all_reduce",
-        algorithm="halving_doubling",
-        groups=(group,),
-        regions=(),
-        num_elements=2**6 * 3**3 * 5 * 7,
-        max_elements=2**6 * 3**3 * 5 * 7,
-        item_bytes=4,
-        within=(),
-        lane=0,
-        priority=0,
-        message=0,
-        after=(),
-    )
+    transfer = plain_transfer("all_reduce", "halving_doubling", group, 2**6 * 3**3 * 5 * 7)
     closed, expanded = transfer_traffic(transfer, cluster), expanded_traffic(transfer, cluster)
     np.testing.assert_array_equal(closed.links, expanded.links)
     return closed
