@@ -17,7 +17,7 @@ from autosync.plan.types import Local, Operation, Plan, Region, Transfer
 from autosync.search.stage_memory import stage_rank_bytes
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ITEM_BYTES, STATE_ITEM_BYTES, ModelSpec
-from autosync.strategy.dividing.divide import MEMORY_TO_SPARE
+from autosync.strategy.dividing.model_problem import MEMORY_TO_SPARE
 
 
 class NodeMemory:

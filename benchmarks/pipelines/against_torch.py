@@ -19,8 +19,8 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.profile.run import profile
 from autosync.strategy import legality
 from autosync.strategy.bundle import save_bundle
-from autosync.strategy.dividing.divide import USUAL_SLACK
 from autosync.strategy.dividing.divided import divided_strategy
+from autosync.strategy.dividing.model_problem import USUAL_SLACK
 from autosync.strategy.dividing.timed import timed
 from autosync.strategy.stages import ModelStage
 from autosync.trials.statistics import min_rounds, round_ratio

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from autosync.search.proposers.breeding import P_ANOTHER_CHANGE, P_CROSS, TOURNAMENT, Judge, Judged
@@ -29,6 +30,9 @@ For lstm_ptb@x4 on 4-hosts-2-racks, each of four such rounds found a step of 124
 125 to 140 ms."""
 
 NUM_PARENTS = 6
+MOST_ALIKE = 3
+"""The most parents with the same schedule and equally many stages. For acoustic_mlp@x50 on 5-hosts-slow-uplink, where
+all parents were alike, three of six searches ended 5 % behind the others."""
 NUM_MEASURED = 6
 """The number of fastest measured strategies that become parents."""
 
@@ -72,8 +76,7 @@ class Divisions:
         factor = 1 if measured else FIRST_FACTOR
         num_left = factor * self._num_played() - len(found)
         for left in range(factor * NUM_GENERATIONS, 0, -1):
-            best = sorted(found, key=lambda one: one.hope)[:NUM_PARENTS]
-            children = list(itertools.islice(self._children(best, rng), max(num_left, 0) // left))
+            children = list(itertools.islice(self._children(_parents(found), rng), max(num_left, 0) // left))
             num_left -= len(children)
             found += judge.judge(children)
         return sorted(found, key=lambda one: one.hope)
@@ -98,3 +101,15 @@ class Divisions:
                 yield origin, child
             elif rng.random() < P_GIVE_UP:
                 return
+
+
+def _parents(found: Sequence[Judged]) -> list[Judged]:
+    """Return the most promising strategies, the best first, of which only some are alike."""
+    kinds = Counter[tuple[str, int]]()
+    parents: list[Judged] = []
+    for one in sorted(found, key=lambda judged: judged.hope):
+        kind = one.strategy.schedule, len(one.strategy.stages)
+        kinds[kind] += 1
+        if kinds[kind] <= MOST_ALIKE:
+            parents.append(one)
+    return parents[:NUM_PARENTS]

@@ -86,12 +86,12 @@ class DivisionProblem:
     `held_bytes` what it keeps until its backward pass. `forward_bytes` and `backward_bytes` cross the boundary behind a
     block. With `recompute`, a stage keeps what enters it instead. With `splits_backward`, it keeps microbatches until
     their gradients of weights are there. With `deals_evenly`, the hosts of a stage compute equally many microbatches.
-    `unflushed` is the schedule if it is one without a flush, which keeps copies of parameters. `uplinks` are the rates
-    of racks. A host also keeps `fixed_bytes`, and `state_factor` bytes for each byte of the
-    parameters that it trains. The check of the first step takes `check_bytes` besides the fixed ones. That of a later
-    step takes `compared_bytes` besides gradients. `entering` and `leaving` cross the outer ends, forward and backward,
-    if other hosts compute what is beyond them: so many before and behind as `hosts_beyond` says. These add `least_rest`
-    for all other microbatches.
+    A stage has `most_hosts` at most. `unflushed` is the schedule if it is one without a flush, which keeps copies of
+    parameters. `uplinks` are the rates of racks. A host also keeps `fixed_bytes`, and `state_factor` bytes for each
+    byte of the parameters that it trains. The check of the first step takes `check_bytes` besides the fixed ones. That
+    of a later step takes `compared_bytes` besides gradients. `entering` and `leaving` cross the outer ends, forward and
+    backward, if other hosts compute what is beyond them: so many before and behind as `hosts_beyond` says. These add
+    `least_rest` for all other microbatches.
     """
 
     seconds: tuple[float, ...]
@@ -106,6 +106,7 @@ class DivisionProblem:
     recompute: bool = False
     splits_backward: bool = False
     deals_evenly: bool = False
+    most_hosts: float = math.inf
     unflushed: PipelineSchedule | None = None
     fixed_bytes: float = 0.0
     check_bytes: float = 0.0
@@ -123,7 +124,9 @@ class DivisionProblem:
 
     def takes(self, count: int) -> bool:
         """Whether a stage may have so many hosts: each of them computes a microbatch."""
-        return count <= self.microbatches and not (self.deals_evenly and self.microbatches % count)
+        return count <= min(self.microbatches, self.most_hosts) and not (
+            self.deals_evenly and self.microbatches % count
+        )
 
     def crossing(self, boundary: int) -> tuple[float, float]:
         """Return the bytes that cross the boundary before a block, forward and backward."""

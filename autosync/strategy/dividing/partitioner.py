@@ -49,21 +49,18 @@ class FoundDivision(NamedTuple):
 
 
 @functools.lru_cache(maxsize=NUM_REMEMBERED)
-def partition(problem: DivisionProblem, *, divides: bool = False) -> FoundDivision | None:
-    """Return the best division that was found, which uses all hosts; None if none fits into memory.
-
-    With `divides`, it has two stages or more.
-    """
-    programmes = [_Programme(problem, divides=divides)]
+def partition(problem: DivisionProblem) -> FoundDivision | None:
+    """Return the best division that was found, which uses all hosts; None if none fits into memory."""
+    programmes = [_Programme(problem)]
     if programmes[0].num_states > MOST_STATES:
         orders = programmes[0].orders()
-        programmes = [_Programme(problem, order=order, divides=divides) for order in orders]
+        programmes = [_Programme(problem, order=order) for order in orders]
     work = max(1, *(programme.work for programme in programmes))
     least = max(programme.least_blocks for programme in programmes)
     num_blocks = max(least, math.isqrt(int(MOST_WORK * problem.num_blocks**2 / work)))
     if work > MOST_WORK and num_blocks < problem.num_blocks:
         of_fewer, ends = joined(problem, num_blocks)
-        found = partition(of_fewer, divides=divides)
+        found = partition(of_fewer)
         if found is None:
             return None
         stages = unjoined(found.stages, ends)
@@ -89,7 +86,7 @@ class _Choice(NamedTuple):
 
 
 class _Programme:
-    def __init__(self, problem: DivisionProblem, *, order: Sequence[StageHost] = (), divides: bool = False) -> None:
+    def __init__(self, problem: DivisionProblem, *, order: Sequence[StageHost] = ()) -> None:
         self._problem = problem
         self._is_in_order = bool(order)
         classes: dict[StageHost, list[int]] = {host: [] for host in order}
@@ -98,11 +95,7 @@ class _Programme:
         self._kinds_of_hosts = list(classes)
         self._classes = list(classes.values())
         self._all: Counts = tuple(len(members) for members in self._classes)
-        self._mixtures = [
-            self._mixture(counts)
-            for counts in self._kinds()
-            if problem.takes(sum(counts)) and not (divides and counts == self._all)
-        ]
+        self._mixtures = [self._mixture(counts) for counts in self._kinds() if problem.takes(sum(counts))]
         # Behind the last stage there is no rack.
         self._racks = sorted({one.rack for one in self._mixtures})
 
@@ -159,7 +152,8 @@ class _Programme:
     @property
     def least_blocks(self) -> int:
         """The fewest blocks with which the hosts of each class can have their stages, and a choice of boundaries."""
-        least_stages = sum(-(-count // self._problem.microbatches) for count in self._all)
+        most = max(1, min(self._problem.microbatches, self._problem.most_hosts))
+        least_stages = sum(math.ceil(count / most) for count in self._all)
         return max(LEAST_BLOCKS, 2 * least_stages)
 
     def _mixtures_before(self, used: Counts) -> Sequence[int]:

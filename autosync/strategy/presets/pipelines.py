@@ -11,10 +11,11 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cuts import even_stages
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
-from autosync.strategy.dividing.divide import UnderWay, proposed_divisions
 from autosync.strategy.dividing.divided import divided_strategy
 from autosync.strategy.dividing.in_turn import USUAL_STAGES, interleave
 from autosync.strategy.dividing.microbatch_counts import count_for, legal_counts
+from autosync.strategy.dividing.model_problem import UnderWay
+from autosync.strategy.dividing.proposals import proposed_divisions
 from autosync.strategy.dividing.timed import timed
 from autosync.strategy.presets.options import count_option
 from autosync.strategy.representation import Strategy

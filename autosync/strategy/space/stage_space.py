@@ -17,8 +17,8 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.canonical import canonical
-from autosync.strategy.dividing.divide import proposed_divisions
 from autosync.strategy.dividing.microbatch_counts import legal_counts
+from autosync.strategy.dividing.proposals import narrow_divisions, proposed_divisions
 from autosync.strategy.dividing.timed import timed
 from autosync.strategy.representation import Strategy
 from autosync.strategy.space import message_changes, part_changes, stage_changes, step_changes
@@ -85,9 +85,14 @@ class StageSpace:
 
     @functools.cached_property
     def proposals(self) -> tuple[Strategy, ...]:
-        """The divisions that the partitioner takes for the fastest, the fastest first; none if none fits in memory."""
-        found = proposed_divisions(self._model, self._cluster, most=NUM_PROPOSALS, may_be_stale=self._may_be_stale)
-        return tuple(one for one in map(self._routed, found) if self._may_be(one))
+        """The divisions that the partitioner takes for the fastest, the fastest first, and then narrow ones.
+
+        There are none if none fits in memory.
+        """
+        model, cluster = self._model, self._cluster
+        fastest = proposed_divisions(model, cluster, most=NUM_PROPOSALS, may_be_stale=self._may_be_stale)
+        narrow = narrow_divisions(model, cluster, sorted({one.microbatches for one in fastest}))
+        return tuple(one for one in map(self._routed, [*fastest, *narrow]) if self._may_be(one))
 
     def _routed(self, strategy: Strategy) -> Strategy:
         """Return a proposal whose ranks all-reduce by the first topology that the limits allow."""

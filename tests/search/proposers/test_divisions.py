@@ -1,12 +1,15 @@
 """Strategies with stages among the proposals: some before one is measured, all if they are fast, none if they fail."""
 
 import random
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from autosync.datasets.schema import Record
 from autosync.search.candidates import candidate
 from autosync.search.domain import SpaceDomain
-from autosync.search.proposers.divisions import Divisions
+from autosync.search.proposers.breeding import Judge
+from autosync.search.proposers.divisions import MOST_ALIKE, Divisions, _parents
 from autosync.search.proposers.history import TriedStrategy
 from autosync.search.proposers.interface import Ground
 from autosync.search.proposers.learned import Learned
@@ -98,6 +101,17 @@ def test_children_are_bred_from_divisions_and_no_worse_than_these() -> None:
     assert len(found) > len(ground.divided)
     proposed = ground.simulator.predict([one.strategy for one in ground.divided if one.strategy is not None])
     assert found[0].seconds <= min(one.seconds for one in proposed)
+
+
+def test_parents_differ_in_their_schedules_or_numbers_of_stages() -> None:
+    ground = _ground(1.0)
+    divided = [one.strategy for one in ground.divided if one.strategy is not None]
+    judge = Judge(ground.simulator, Likeness(MODEL, CLUSTER), [])
+    alike = [replace(divided[0], schedule="zero_bubble", slack=slack) for slack in range(8)]
+    found = judge.judge([("x", one) for one in alike]) + judge.judge([("x", replace(divided[0], schedule="gpipe"))])
+    parents = _parents(found)
+    assert Counter(one.strategy.schedule for one in parents) == {"zero_bubble": MOST_ALIKE, "gpipe": 1}
+    assert parents == sorted(parents, key=lambda one: one.hope)
 
 
 def test_stages_are_far_from_all_else_and_near_each_other() -> None:

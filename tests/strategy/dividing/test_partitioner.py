@@ -69,9 +69,16 @@ def _best_of_all(problem: DivisionProblem) -> float:
     return best
 
 
-def _check(seed: int, *, num_blocks: int, num_hosts: int, unflushed: PipelineSchedule | None = None) -> None:
+def _check(
+    seed: int,
+    *,
+    num_blocks: int,
+    num_hosts: int,
+    unflushed: PipelineSchedule | None = None,
+    most_hosts: float = math.inf,
+) -> None:
     problem = _problem(random.Random(seed), num_blocks, num_hosts)
-    problem = replace(problem, unflushed=unflushed, deals_evenly=unflushed is not None)
+    problem = replace(problem, unflushed=unflushed, deals_evenly=unflushed is not None, most_hosts=most_hosts)
     best, found = _best_of_all(problem), partition(problem)
     if found is None:
         assert math.isinf(best)
@@ -92,6 +99,13 @@ def test_divisions_without_a_flush_fit_with_their_copies() -> None:
         rng = random.Random(2000 + seed)
         schedule = rng.choice(UNFLUSHED)
         _check(seed, num_blocks=rng.randint(1, 6), num_hosts=rng.randint(1, 4), unflushed=schedule)
+
+
+def test_stages_have_no_more_hosts_than_they_may() -> None:
+    for seed in range(60):
+        rng = random.Random(3000 + seed)
+        num_hosts = rng.randint(2, 4)
+        _check(seed, num_blocks=rng.randint(1, 6), num_hosts=num_hosts, most_hosts=rng.randrange(num_hosts))
 
 
 def test_equal_hosts_get_equal_compute() -> None:
@@ -233,7 +247,7 @@ def test_a_weight_that_inner_blocks_share_keeps_them_in_one_stage() -> None:
         microbatches=12,
         tied=(TiedWeight((1, 4), 1e7),),
     )
-    found, untied = (partition(one, divides=True) for one in (problem, replace(problem, tied=())))
+    found, untied = (partition(replace(problem, most_hosts=2, tied=tied)) for tied in (problem.tied, ()))
     assert found is not None
     assert untied is not None
     assert not any(1 < one.begin <= 4 for one in found.stages)

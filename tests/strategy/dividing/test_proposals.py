@@ -14,15 +14,10 @@ from autosync.specs.model import ModelSpec
 from autosync.specs.untrained import Untrained
 from autosync.strategy import legality
 from autosync.strategy.canonical import strategy_id
-from autosync.strategy.dividing.divide import (
-    UnderWay,
-    _stages,
-    divide,
-    problem_of,
-    proposed_divisions,
-)
-from autosync.strategy.dividing.divided import divided_strategy
+from autosync.strategy.dividing.divide import divide
+from autosync.strategy.dividing.model_problem import UnderWay, problem_of, strategy_of
 from autosync.strategy.dividing.partitioner import partition
+from autosync.strategy.dividing.proposals import narrow_divisions, proposed_divisions
 from autosync.strategy.dividing.regrouping import regrouped
 from autosync.strategy.dividing.timed import timed
 from autosync.strategy.dividing.wrapped import wrapped
@@ -45,6 +40,28 @@ def test_proposals_differ_and_are_legal() -> None:
     best = divide(MODEL, CLUSTER)
     if len(best.stages) > 1:
         assert best.stages == found[0].stages
+
+
+def test_narrow_divisions_have_more_stages_with_fewer_ranks() -> None:
+    # Compute of one layer is so little that the fastest division leaves nearly all ranks in one stage.
+    model, cluster = chain(8, batch_size=8, seconds=[1e-9, *[1.0] * 7]), nodes(1, 1, 1, 1, 1, 1)
+    found = narrow_divisions(model, cluster, [8, 24])
+    assert all(not legality.problems(one, model, cluster) for one in found)
+    assert {one.microbatches for one in found} <= {8, 24}
+    assert Counter(one.schedule for one in found) == {"1f1b": 3, "zero_bubble": 3}
+    widest = [max(len(stage.ranks) for stage in one.stages) for one in found]
+    assert all(width <= most for width, most in zip(widest, (3, 3, 2, 2, 1, 1), strict=True))
+    # Two ranks have no other limit than one rank for each stage.
+    assert {len(one.stages) for one in narrow_divisions(model, nodes(1, 1), [4])} == {2}
+
+
+def test_narrow_divisions_compute_activations_again_where_memory_is_small() -> None:
+    held = tuple(replace(cut, held_bytes=40_000) for cut in MODEL.timeline.cuts)
+    model = replace(MODEL, timeline=replace(MODEL.timeline, cuts=held))
+    scarce = tuple(replace(node, memory_bytes=25_000 * node.devices) for node in CLUSTER.nodes)
+    found = narrow_divisions(model, replace(CLUSTER, nodes=scarce), [8, 16])
+    assert found
+    assert all(one.recompute for one in found)
 
 
 def test_proposals_fit_into_memory_or_there_are_none() -> None:
@@ -89,14 +106,13 @@ def test_divisions_fit_by_the_count_of_their_plans() -> None:
         cluster = replace(bare, nodes=tuple(replace(node, memory_bytes=size * node.devices) for node in bare.nodes))
         problem = problem_of(model, cluster, bare.num_workers * 4, way)
         assert problem is not None
-        for kind, found in (("straight", partition(problem, divides=True)), ("around", wrapped(problem))):
+        straight = partition(replace(problem, most_hosts=bare.num_workers - 1))
+        for kind, found in (("straight", straight), ("around", wrapped(problem))):
             if found is None:
                 seen["none"] += 1
                 continue
             schedule: PipelineSchedule = way.unflushed or ("zero_bubble" if splits else "1f1b")
-            strategy = divided_strategy(
-                model, _stages(model, found.stages), problem.microbatches, schedule, way.slack, recompute=way.recompute
-            )
+            strategy = strategy_of(found, problem, model, schedule)
             plan = lower(timed(strategy, model, cluster), model, cluster)
             assert NodeMemory(model, cluster).fits(plan), (seed, kind)
             seen[kind] += 1
