@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -21,7 +22,8 @@ from autosync.search.proposers.likeness import Likeness
 NUM_PLAYED = 160
 FEWEST_PLAYED = 48
 USUAL_PASSES = 300
-"""The stages times microbatches up to which so many strategies are played a round; with more passes it is fewer."""
+"""The stages times microbatches up to which so many strategies are played a round, in the mean of the partitioner's
+divisions. With more passes it is fewer."""
 
 NUM_GENERATIONS = 4
 FIRST_FACTOR = 3
@@ -83,7 +85,7 @@ class Divisions:
 
     def _num_played(self) -> int:
         passes = [len(one.strategy.stages) * one.strategy.microbatches for one in self._ground.divided if one.strategy]
-        share = USUAL_PASSES / max([USUAL_PASSES, *passes])
+        share = USUAL_PASSES / max(USUAL_PASSES, statistics.fmean(passes or [0]))
         return max(FEWEST_PLAYED, round(NUM_PLAYED * share))
 
     def _children(self, parents: Sequence[Judged], rng: random.Random) -> Iterator[Sourced]:

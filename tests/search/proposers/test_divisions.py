@@ -9,7 +9,14 @@ from autosync.datasets.schema import Record
 from autosync.search.candidates import candidate
 from autosync.search.domain import SpaceDomain
 from autosync.search.proposers.breeding import Judge
-from autosync.search.proposers.divisions import MOST_ALIKE, Divisions, _parents
+from autosync.search.proposers.divisions import (
+    FEWEST_PLAYED,
+    MOST_ALIKE,
+    NUM_PLAYED,
+    USUAL_PASSES,
+    Divisions,
+    _parents,
+)
 from autosync.search.proposers.history import TriedStrategy
 from autosync.search.proposers.interface import Ground
 from autosync.search.proposers.learned import Learned
@@ -134,3 +141,23 @@ def test_a_strategy_is_played_once() -> None:
     assert first[0] == first[1]
     assert simulator.play(strategy).seconds == first[0].seconds
     assert with_stages(simulator, MODEL, CLUSTER) is simulator
+
+
+def test_fewer_are_played_where_divisions_have_many_passes() -> None:
+    ground = _ground(1.0)
+    one = ground.divided[0]
+    assert one.strategy is not None
+
+    def num_played(*microbatches: int) -> int:
+        strategies = [replace(one.strategy, microbatches=count) for count in microbatches if one.strategy is not None]
+        divided = tuple(replace(one, strategy=strategy) for strategy in strategies)
+        divisions = Divisions(replace(ground, divided=divided), Likeness(MODEL, CLUSTER))
+        return divisions._num_played()
+
+    num_stages = len(one.strategy.stages)
+    usual = USUAL_PASSES // num_stages
+    assert num_played(usual) == num_played(usual // 2) == NUM_PLAYED
+    # One division with many passes is not all of them.
+    assert num_played(usual // 2, usual) == NUM_PLAYED
+    assert NUM_PLAYED // 2 - 2 <= num_played(2 * usual) <= NUM_PLAYED // 2 + 2
+    assert num_played(1000 * usual) == FEWEST_PLAYED
