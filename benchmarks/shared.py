@@ -43,6 +43,11 @@ def run(main: Callable[[], int]) -> NoReturn:
         sys.exit(f"error: {error}")
 
 
+def this_machine() -> dict[str, Any]:
+    """Return what a document says of the machine: the cores that may be used, and how busy it was."""
+    return {"num_cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()}
+
+
 def start_ranks(*command: object, environment: Mapping[str, str] | None = None, **options: Any) -> Process:
     """Start a script whose ranks are on this machine, in its own process group; `end_ranks` ends it."""
     settings = {"GLOO_SOCKET_IFNAME": "lo", **os.environ, "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}

@@ -48,7 +48,7 @@ from autosync.trials.policy import Policy, measure
 from autosync.trials.service import TrialService
 from benchmarks.input_tuning import linked_tasks
 from benchmarks.input_tuning.workloads import limited_server, write_shards
-from benchmarks.shared import parser_of, report, run, tell
+from benchmarks.shared import parser_of, report, run, tell, this_machine
 
 CLUSTER = """schema: autosync.cluster/1
 name: input-store
@@ -121,8 +121,7 @@ def main() -> int:
     num_wins = sum(one["together_over_in_turn"]["low"] > 1 for one in results.values())
     document = {
         "schema": "autosync.benchmark_input_together/1",
-        "num_cores": len(os.sched_getaffinity(0)),
-        "load": os.getloadavg(),
+        **this_machine(),
         "num_wins": num_wins,
         "workloads": results,
     }

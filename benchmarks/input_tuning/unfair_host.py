@@ -35,7 +35,7 @@ from autosync.specs.input_settings import InputSettings
 from autosync.specs.rank_variables import NODE_VARIABLE
 from autosync.trials.statistics import round_ratio
 from benchmarks.input_tuning.workloads import limited_server, mean_of, write_shards
-from benchmarks.shared import parser_of, report, run, tell
+from benchmarks.shared import parser_of, report, run, tell, this_machine
 
 NUM_RANKS = 4
 BATCH_SIZE = 24
@@ -65,8 +65,7 @@ def main() -> int:
     holds = all(one["over_scaled"]["high"] <= 1 + MOST_LOSS for one in cases.values())
     document = {
         "schema": "autosync.benchmark_unfair_host/1",
-        "num_cores": len(os.sched_getaffinity(0)),
-        "load": os.getloadavg(),
+        **this_machine(),
         "holds": holds,
         "cases": cases,
     }

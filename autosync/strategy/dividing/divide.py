@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -71,8 +72,9 @@ def _solved(problem: DivisionProblem, schedule: PipelineSchedule) -> Iterator[Fo
     Without a flush, each rank has one stage, and the ranks of a stage compute equally many microbatches.
     """
     if schedule in UNFLUSHED:
-        evenly = replace(problem, deals_evenly=True)
-        yield partition(replace(evenly, most_hosts=len(evenly.hosts) - 1) if schedule == "stashing" else evenly)
+        # Stashing needs two stages or more.
+        most_hosts = len(problem.hosts) - 1 if schedule == "stashing" else math.inf
+        yield partition(replace(problem, deals_evenly=True, most_hosts=most_hosts))
     else:
         yield partition(problem)
         yield wrapped(problem)

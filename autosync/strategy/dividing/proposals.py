@@ -20,7 +20,7 @@ from autosync.strategy.stages import UNFLUSHED, PipelineSchedule
 NUM_WRAPPED = 2
 """The numbers of microbatches for which proposals have the first and the last stage on one rank; that takes longer."""
 NARROW_STAGES = (2, 3, 4)
-"""Numbers of even stages whose hosts limit those of a stage in narrow proposals."""
+"""A stage of a narrow division has at most as many ranks as it would have if so many stages shared them evenly."""
 
 
 def proposed_divisions(
