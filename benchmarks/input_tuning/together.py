@@ -2,9 +2,10 @@
 
 python benchmarks/input_tuning/together.py --only alike --folder results > together.json
 
-On a testbed of two workers and a store, for tasks whose examples and gradients share links. Both ways have the same
-number of trials; at the end, both winners and stock DDP are measured in turn. A workload whose result is in the folder
-is not measured again.
+On a testbed of two workers and a store, for tasks whose examples and gradients share links. Both ways use the same
+search and the same number of trials. The second begins with input settings alone, under the messages of stock DDP, and
+searches messages under the settings that won. At the end, both winners and stock DDP are measured in turn. A workload
+whose result is in the folder is not measured again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ sys.path.append(str(Path(__file__).parents[2]))
 from autosync import testbed
 from autosync.errors import OperationError
 from autosync.launchers.testbed import TestbedLauncher
-from autosync.plan.bundling import bundled
 from autosync.search.candidates import candidate
 from autosync.search.proposers.interface import Domain, Ground
 from autosync.search.proposers.learned import Learned
@@ -37,14 +37,12 @@ from autosync.search.tuned import Tuned
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.input_settings import InputSettings
-from autosync.specs.model import ModelSpec
+from autosync.strategy.bundle import load_bundle
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Strategy
-from autosync.strategy.space.input_choice import input_choice, with_input
-from autosync.strategy.space.limits import Limits
+from autosync.strategy.space.input_choice import InputChoice, input_choice, with_input
 from autosync.trials.compare import compare
 from autosync.trials.contestant import Contestant
-from autosync.trials.policy import Policy, measure
 from autosync.trials.service import TrialService
 from benchmarks.input_tuning import linked_tasks
 from benchmarks.input_tuning.workloads import limited_server, write_shards
@@ -89,14 +87,47 @@ class FixedInput:
         return with_input(strategy, self.settings)
 
 
-def learned_with(settings: InputSettings, ground: Ground) -> Learned:
-    """Return the proposer for synchronisation alone, where all strategies read with these settings."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputAlone:
+    """A domain whose strategies all send the messages of stock DDP, and differ in their input settings."""
+
+    ddp: Strategy
+    choice: InputChoice
+
+    def sample(self, rng: random.Random) -> Strategy:
+        return with_input(self.ddp, self.choice.draw(rng))
+
+    def mutate(self, strategy: Strategy, rng: random.Random) -> Strategy:
+        return with_input(self.ddp, self.choice.change(strategy.input, rng))
+
+    def crossover(self, first: Strategy, second: Strategy, rng: random.Random) -> Strategy:
+        # Settings are few, and a change of one of them reaches all.
+        return self.mutate(rng.choice((first, second)), rng)
+
+    def nearest(self, strategy: Strategy) -> Strategy:
+        return with_input(self.ddp, strategy.input)
+
+    def contains(self, strategy: Strategy) -> bool:
+        return strategy == with_input(self.ddp, strategy.input)
+
+
+def messages_alone(settings: InputSettings, ground: Ground) -> Learned:
+    """Return the proposer of messages, where all strategies read with these settings."""
     known = [
         candidate(one.origin, with_input(one.strategy, settings), ground.model, ground.cluster)
         for one in ground.known
         if one.strategy is not None
     ]
     return Learned(replace(ground, domain=FixedInput(domain=ground.domain, settings=settings), known=tuple(known)))
+
+
+def input_alone(ground: Ground) -> Learned:
+    """Return the proposer of input settings, where all strategies send the messages of stock DDP."""
+    choice = input_choice(ground.model, ground.limits, ground.cluster.backend)
+    assert choice is not None, "the tasks have datasets"
+    ddp = with_input(build_preset("ddp", ground.model, ground.cluster), choice.usual)
+    known = (candidate("preset:ddp", ddp, ground.model, ground.cluster),)
+    return Learned(replace(ground, domain=InputAlone(ddp=ddp, choice=choice), known=known, divided=()))
 
 
 def main() -> int:
@@ -145,10 +176,12 @@ def measured(name: str, num_trials: int) -> dict[str, Any]:
         begun = f"{name}-{int(time.time())}"
         options: dict[str, Any] = {"model": target, "cluster": "cluster.yaml"}
         together = tune(**options, num_trials=num_trials, study=f"{begun}-together")
-        settings, rows = best_input(target, together.model, cluster, num_trials // 2)
-        proposer = functools.partial(learned_with, settings)
-        in_turn = tune(**options, num_trials=num_trials - num_trials // 2, study=f"{begun}-in-turn", proposer=proposer)
-        return compared(target, together, in_turn, cluster) | {"input_trials": rows}
+        half = num_trials // 2
+        first = tune(**options, num_trials=half, study=f"{begun}-input", proposer=input_alone)
+        settings = load_bundle(first.folder / "best.yaml").strategy.input or InputSettings()
+        proposer = functools.partial(messages_alone, settings)
+        then = tune(**options, num_trials=num_trials - half, study=f"{begun}-messages", proposer=proposer)
+        return compared(target, together, then, cluster) | {"input_trials": input_trials(first)}
 
 
 @contextlib.contextmanager
@@ -184,25 +217,13 @@ def wait_for(bed: testbed.Testbed, file: str) -> None:
     raise OperationError("the store of the testbed does not answer")
 
 
-def best_input(
-    target: str, model: ModelSpec, cluster: ClusterSpec, num_trials: int
-) -> tuple[InputSettings, list[dict[str, Any]]]:
-    """Return the input settings that are fastest under stock DDP's buckets, of so many drawn ones."""
-    choice, rng = input_choice(model, Limits(), cluster.backend), random.Random(0)
-    ddp = build_preset("ddp", model, cluster)
-    assert choice is not None, "the tasks have datasets"
-    drawn = [InputSettings()]
-    while len(drawn) < num_trials:
-        drawn = list(dict.fromkeys([*drawn, choice.draw(rng)]))
-    seconds: dict[InputSettings, float] = {}
-    with TrialService(target=target, model=model, cluster=cluster, folder=Path("ranks"), seed=0) as service:
-        for number, settings in enumerate(drawn):
-            bundle = bundled(with_input(ddp, settings), model, cluster)
-            found = measure(service, Contestant(name=f"input {number}", bundle=bundle), Policy(budget_seconds=15.0))
-            seconds[settings] = found.median_seconds
-            tell(f"{settings}: {found.median_seconds * 1e3:.1f} ms")
-    best = min(seconds, key=lambda one: seconds[one])
-    return best, [{"seconds": value, **dataclasses.asdict(one)} for one, value in seconds.items()]
+def input_trials(tuned: Tuned) -> list[dict[str, Any]]:
+    """Return what the search of input settings alone has measured."""
+    return [
+        {"seconds": one.measurement.median_seconds, **dataclasses.asdict(one.strategy.input or InputSettings())}
+        for one in tuned.records
+        if one.measurement is not None and one.strategy is not None
+    ]
 
 
 def compared(target: str, together: Tuned, in_turn: Tuned, cluster: ClusterSpec) -> dict[str, Any]:
