@@ -29,7 +29,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 from autosync import testbed
 from autosync.errors import OperationError
 from autosync.launchers.testbed import TestbedLauncher
-from autosync.search.candidates import candidate
+from autosync.search.candidates import candidate, strategy_of
 from autosync.search.proposers.interface import Domain, Ground
 from autosync.search.proposers.learned import Learned
 from autosync.search.tune import tune
@@ -220,7 +220,7 @@ def wait_for(bed: testbed.Testbed, file: str) -> None:
 def input_trials(tuned: Tuned) -> list[dict[str, Any]]:
     """Return what the search of input settings alone has measured."""
     return [
-        {"seconds": one.measurement.median_seconds, **dataclasses.asdict(one.strategy.input or InputSettings())}
+        {"seconds": one.measurement.median_seconds, **dataclasses.asdict(strategy_of(one).input or InputSettings())}
         for one in tuned.records
         if one.measurement is not None and one.strategy is not None
     ]
