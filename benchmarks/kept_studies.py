@@ -16,6 +16,7 @@ from autosync.datasets.studies import STUDIES_FOLDER
 from autosync.errors import InputError
 from autosync.search.operands import ClusterOperand, ModelOperand
 from autosync.search.progress import SilentListener
+from autosync.search.proposers.interface import Ground, Proposer
 from autosync.search.study_folder import StudyFolder, read_settings
 from autosync.search.tune import tune
 from benchmarks.shared import tell
@@ -30,11 +31,12 @@ def kept_study(
     cluster: ClusterOperand,
     num_trials: int | None,
     budget_seconds: float | None = None,
+    proposer: Callable[[Ground], Proposer] | None = None,
     **settings: Any,
 ) -> Mapping[str, Any]:
     """Return the summary of a study of this name with its folder, which must have been tuned with these settings.
 
-    Without a number of trials, the study ends by itself.
+    Without a number of trials, the study ends by itself. It must have been tuned with this proposer, too.
     """
     folder = Path(STUDIES_FOLDER) / name
     is_begun = (folder / "study.json").is_file()
@@ -43,7 +45,7 @@ def kept_study(
     if not (folder / "summary.json").is_file():
         began = time.monotonic()
         if is_begun:
-            tune(resume=name, budget_seconds=budget_seconds, progress=_Lines())
+            tune(resume=name, budget_seconds=budget_seconds, proposer=proposer, progress=_Lines())
         else:
             tune(
                 model=model,
@@ -51,6 +53,7 @@ def kept_study(
                 num_trials=num_trials,
                 budget_seconds=budget_seconds,
                 study=name,
+                proposer=proposer,
                 **settings,
                 progress=_Lines(),
             )

@@ -19,7 +19,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,17 +27,16 @@ from typing import Any
 sys.path.append(str(Path(__file__).parents[2]))
 
 from autosync import testbed
+from autosync.datasets.studies import read_study
 from autosync.errors import OperationError
 from autosync.launchers.testbed import TestbedLauncher
 from autosync.search.candidates import candidate, strategy_of
 from autosync.search.proposers.interface import Domain, Ground
 from autosync.search.proposers.learned import Learned
-from autosync.search.tune import tune
-from autosync.search.tuned import Tuned
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.input_settings import InputSettings
-from autosync.strategy.bundle import load_bundle
+from autosync.specs.model_file import load_model
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Strategy
 from autosync.strategy.space.input_choice import InputChoice, input_choice, with_input
@@ -46,6 +45,7 @@ from autosync.trials.contestant import Contestant
 from autosync.trials.service import TrialService
 from benchmarks.input_tuning import linked_tasks
 from benchmarks.input_tuning.workloads import limited_server, write_shards
+from benchmarks.kept_studies import kept_study
 from benchmarks.shared import parser_of, report, run, tell, this_machine
 
 CLUSTER = """schema: autosync.cluster/1
@@ -173,15 +173,14 @@ def measured(name: str, num_trials: int) -> dict[str, Any]:
             num_bytes=linked_tasks.EXAMPLE_BYTES[name],
         )
     with serving(cluster, Path("files", name)):
-        begun = f"{name}-{int(time.time())}"
         options: dict[str, Any] = {"model": target, "cluster": "cluster.yaml"}
-        together = tune(**options, num_trials=num_trials, study=f"{begun}-together")
         half = num_trials // 2
-        first = tune(**options, num_trials=half, study=f"{begun}-input", proposer=input_alone)
-        settings = load_bundle(first.folder / "best.yaml").strategy.input or InputSettings()
+        together = kept_study(f"{name}-together", **options, num_trials=num_trials)
+        first = kept_study(f"{name}-input", **options, num_trials=half, proposer=input_alone)
+        settings = fastest_input(first)
         proposer = functools.partial(messages_alone, settings)
-        then = tune(**options, num_trials=num_trials - half, study=f"{begun}-messages", proposer=proposer)
-        return compared(target, together, then, cluster) | {"input_trials": input_trials(first)}
+        then = kept_study(f"{name}-messages", **options, num_trials=num_trials - half, proposer=proposer)
+        return compared(target, together, then, cluster) | {"input_first": dataclasses.asdict(settings)}
 
 
 @contextlib.contextmanager
@@ -217,20 +216,25 @@ def wait_for(bed: testbed.Testbed, file: str) -> None:
     raise OperationError("the store of the testbed does not answer")
 
 
-def input_trials(tuned: Tuned) -> list[dict[str, Any]]:
-    """Return what the search of input settings alone has measured."""
-    return [
-        {"seconds": one.measurement.median_seconds, **dataclasses.asdict(strategy_of(one).input or InputSettings())}
-        for one in tuned.records
-        if one.measurement is not None and one.strategy is not None
-    ]
+def fastest_input(study: Mapping[str, Any]) -> InputSettings:
+    """Return the settings that were fastest in the proof of a search of input settings alone."""
+    usual = InputSettings()
+    # The proof measures the best preset, too, whose messages are others.
+    alone = [one for one in study["contests"] if one["role"] in ("default", "finalist")]
+    fastest = min(alone, key=lambda one: one["seconds"]["value"])
+    found = {one.strategy_id: one for one in read_study(study["folder"])}
+    record = found.get(fastest["strategy_id"])
+    return usual if record is None or record.strategy is None else strategy_of(record).input or usual
 
 
-def compared(target: str, together: Tuned, in_turn: Tuned, cluster: ClusterSpec) -> dict[str, Any]:
+def compared(
+    target: str, together: Mapping[str, Any], in_turn: Mapping[str, Any], cluster: ClusterSpec
+) -> dict[str, Any]:
     """Measure both winners and stock DDP in turn."""
-    bundles = {"in turn": in_turn.folder / "best.yaml", "together": together.folder / "best.yaml"}
-    contestants = [Contestant(name=name, bundle=path) for name, path in bundles.items()]
-    with TrialService(target=target, model=together.model, cluster=cluster, folder=Path("ranks"), seed=1) as service:
+    studies = {"in turn": in_turn, "together": together}
+    contestants = [Contestant(name=name, bundle=Path(one["folder"], "best.yaml")) for name, one in studies.items()]
+    model = load_model(Path(together["folder"], "model.yaml"))
+    with TrialService(target=target, model=model, cluster=cluster, folder=Path("ranks"), seed=1) as service:
         found = compare(service, [*contestants, Contestant(name="stock DDP")])
     ratio = next(one for one in found.ratios if one.name == "together")
     return {
@@ -238,10 +242,7 @@ def compared(target: str, together: Tuned, in_turn: Tuned, cluster: ClusterSpec)
         "cpu_share": {name: one.cpu_share for name, one in found.measurements.items()},
         "together_over_in_turn": dataclasses.asdict(ratio.speedup),
         "in_words": str(ratio),
-        "winners": {
-            name: {"in_words": tuned.summary["winner"], "loader": tuned.summary["loader"]}
-            for name, tuned in (("together", together), ("in turn", in_turn))
-        },
+        "winners": {name: {"in_words": one["winner"], "loader": one["loader"]} for name, one in studies.items()},
     }
 
 
