@@ -233,7 +233,7 @@ def compared(
     """Measure both winners and stock DDP in turn."""
     studies = {"in turn": in_turn, "together": together}
     contestants = [Contestant(name=name, bundle=Path(one["folder"], "best.yaml")) for name, one in studies.items()]
-    model = load_model(Path(together["folder"], "model.yaml"))
+    model = load_model(str(Path(together["folder"], "model.yaml")))
     with TrialService(target=target, model=model, cluster=cluster, folder=Path("ranks"), seed=1) as service:
         found = compare(service, [*contestants, Contestant(name="stock DDP")])
     ratio = next(one for one in found.ratios if one.name == "together")
