@@ -56,7 +56,8 @@ nodes:
   - {name: store, role: server, bandwidth: 1 Gbit/s}
 """
 PORT = 8123
-NUM_SAMPLES = 128
+NUM_SAMPLES = 512
+"""The examples of a shard. An epoch then has 64 steps: shorter ones are more about their ends than about links."""
 START_SECONDS = 90.0
 LEAST_WINS = 2
 
