@@ -56,13 +56,13 @@ class Measurement:
     """The step times of a trial.
 
     `step_seconds` has a row for each rank with the time of each measured step; warm-up steps are not included.
-    `median_seconds` is the median of `seconds_of_steps`, and `low_seconds` and `high_seconds` are the ends of its 95 %
-    interval. `peak_memory_bytes` has a value for each rank.
+    `median_seconds` is the median of `seconds_of_steps`, or the mean if the steps wait for a loader, and `low_seconds`
+    and `high_seconds` are the ends of its 95 % interval. `peak_memory_bytes` has a value for each rank.
 
     Older records lack these: `cpu_share` is the used share of the machine's processor time. `bytes_sent` and
-    `bytes_received` are the mean bytes of a step, for each rank. `exposed_seconds` is the part of the median that the
-    model's compute alone does not explain. `other_cpu_share` is the share of processor time that other programs used.
-    `input` says how ranks waited for their batches.
+    `bytes_received` are the mean bytes of a step, for each rank. `exposed_seconds` is the part of `median_seconds` that
+    the model's compute alone does not explain. `other_cpu_share` is the share of processor time that other programs
+    used. `input` says how ranks waited for their batches.
 
     `flags` say why the figures are doubtful: the processors were busy (`busy_cpu`), the steps were `not_steady` after
     the longest warm-up, they `drift`, the interval is `noisy` (wider than wanted), the trial was `stopped_early`

@@ -33,7 +33,7 @@ from autosync.trials.policy import (
 )
 from autosync.trials.samples import Service
 from autosync.trials.service import TrialFailed
-from autosync.trials.statistics import CONFIDENCE, Interval, blocked_median_interval, min_rounds, round_ratio
+from autosync.trials.statistics import CONFIDENCE, Centre, Interval, blocked_interval, min_rounds, round_ratio
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,7 +119,8 @@ class Comparison:
     `measurements` are by contestant, in the given order. `ratios` compare each other contestant with the first, each
     with its own 95 % interval. `best` is the contestant that is faster than every other, with 95 % confidence in all
     these comparisons together; None if there is none. `beats_first` are the contestants that are faster than the first,
-    with 95 % confidence in all of them together. `failures` are of contestants that could not be measured.
+    with 95 % confidence in all of them together. `failures` are of contestants that could not be measured. The `centre`
+    of a block is its time.
     """
 
     measurements: Mapping[str, Measurement]
@@ -130,6 +131,7 @@ class Comparison:
     num_rounds: int
     steps_per_round: int
     blocks: Blocks = field(repr=False)
+    centre: Centre
     least_difference: float
 
     def between(self, name: str, other: str) -> Ratio:
@@ -138,7 +140,7 @@ class Comparison:
         Such a choice favours lucky results, so the interval has 95 % confidence for all possible choices together.
         """
         confidence = _confidence_of_each(len(self.blocks) - 1)
-        speedup = round_ratio(self.blocks[other], self.blocks[name], confidence=confidence)
+        speedup = round_ratio(self.blocks[other], self.blocks[name], confidence=confidence, centre=self.centre)
         return Ratio(name=name, other=other, speedup=speedup, least_difference=self.least_difference)
 
     def to_frame(self) -> pd.DataFrame:
@@ -183,16 +185,17 @@ def compare(
             field.run_round(draw_order(field.names, lots), steps_per_round)
     finally:
         field.release()
-    blocks = field.blocks()
+    blocks, centre = field.blocks(), field.centre
     return Comparison(
         measurements={name: field.measurement(name, (compute_seconds or {}).get(name)) for name in blocks},
-        ratios=ratios_to_first(blocks, design),
-        best=best_of(blocks, design),
-        beats_first=faster_than_first(blocks, design),
+        ratios=ratios_to_first(blocks, design, centre),
+        best=best_of(blocks, design, centre),
+        beats_first=faster_than_first(blocks, design, centre),
         failures=field.failures,
         num_rounds=len(next(iter(blocks.values()))),
         steps_per_round=steps_per_round,
         blocks=blocks,
+        centre=centre,
         least_difference=design.least_difference,
     )
 
@@ -217,20 +220,21 @@ def draw_order(names: Sequence[str], lots: random.Random) -> list[str]:
     return lots.sample(list(names), len(names))
 
 
-def ratios_to_first(blocks: Blocks, design: Design) -> tuple[Ratio, ...]:
+def ratios_to_first(blocks: Blocks, design: Design, centre: Centre = "median") -> tuple[Ratio, ...]:
     """Return the ratio of each other contestant to the first."""
     first, *others = blocks
-    return tuple(_ratio(blocks, name, first, design, CONFIDENCE) for name in others)
+    return tuple(_ratio(blocks, name, first, design, centre=centre) for name in others)
 
 
-def faster_than_first(blocks: Blocks, design: Design) -> tuple[str, ...]:
+def faster_than_first(blocks: Blocks, design: Design, centre: Centre = "median") -> tuple[str, ...]:
     """Return the contestants that are faster than the first, with 95 % confidence in all of them (Bonferroni)."""
     first, *others = blocks
     confidence = _confidence_of_each(len(others))
-    return tuple(name for name in others if _ratio(blocks, name, first, design, confidence).verdict == "faster")
+    ratios = [_ratio(blocks, name, first, design, confidence=confidence, centre=centre) for name in others]
+    return tuple(one.name for one in ratios if one.verdict == "faster")
 
 
-def best_of(blocks: Blocks, design: Design) -> str | None:
+def best_of(blocks: Blocks, design: Design, centre: Centre = "median") -> str | None:
     """Return the contestant that is faster than each of the others, or None.
 
     Each of its k - 1 comparisons has the confidence 1 - 5 %/(k - 1). If all k contestants are equal, one contestant
@@ -240,13 +244,16 @@ def best_of(blocks: Blocks, design: Design) -> str | None:
     confidence = _confidence_of_each(len(blocks) - 1)
     for name in blocks:
         others = [other for other in blocks if other != name]
-        if all(_ratio(blocks, name, other, design, confidence).verdict == "faster" for other in others):
+        ratios = [_ratio(blocks, name, other, design, confidence=confidence, centre=centre) for other in others]
+        if all(one.verdict == "faster" for one in ratios):
             return name
     return None
 
 
-def _ratio(blocks: Blocks, name: str, other: str, design: Design, confidence: float) -> Ratio:
-    speedup = round_ratio(blocks[other], blocks[name], confidence=confidence)
+def _ratio(
+    blocks: Blocks, name: str, other: str, design: Design, *, centre: Centre, confidence: float = CONFIDENCE
+) -> Ratio:
+    speedup = round_ratio(blocks[other], blocks[name], confidence=confidence, centre=centre)
     return Ratio(name=name, other=other, speedup=speedup, least_difference=design.least_difference)
 
 
@@ -280,6 +287,11 @@ class _Field:
     def names(self) -> list[str]:
         return list(self._contestants)
 
+    @property
+    def centre(self) -> Centre:
+        """Which centre of a block is its time. A loader serves all contestants or none, because they have one task."""
+        return next(self._policies[name].centre for name in self._contestants)
+
     def prepare(self) -> None:
         """Prepare and warm up every contestant; begin again after a failure, which leaves no contestant prepared."""
         while True:
@@ -300,7 +312,8 @@ class _Field:
             self._progress(f"warming up {name}")
             try:
                 self._service.prepare(contestant)
-                self._policies[name] = policy_of_samples(self._policy, self._service.steps_each(name))
+                steps_each, centre = self._service.steps_each(name), self._service.centre(name)
+                self._policies[name] = policy_of_samples(self._policy, steps_each, centre)
                 self._warmups[name] = warm_up(self._service, name, self._policies[name])
             except TrialFailed as error:
                 return name, error
@@ -374,7 +387,7 @@ class _Field:
         steady = first_steady_step(warmup, policy) is not None
         measured = tally.measurement(
             num_warmup_steps=0,
-            interval=blocked_median_interval(self.blocks()[name]),
+            interval=blocked_interval(self.blocks()[name], centre=policy.centre),
             flags=[flag for flag in doubts(tally.seconds, policy) if flag == "drift"],
             policy=policy,
             compute_seconds=compute_seconds,

@@ -21,6 +21,7 @@ from autosync.trials.contestant import Contestant
 from autosync.trials.failures import TrialFailed
 from autosync.trials.measured_inputs import Answers, joined_sums
 from autosync.trials.samples import Samples, Service, cpu_share, mean_bytes, peak_memory_bytes
+from autosync.trials.statistics import Centre
 
 MOST_STEPS = 64
 """The most steps of a sample. Longer averaging periods are refused: no trial is long enough for several of them. If
@@ -52,21 +53,27 @@ class PeriodService:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._steps_each: dict[str, int] = {}
+        self._centres: dict[str, Centre] = {}
         self._lags: dict[str, int] = {}
 
     def steps_each(self, name: str) -> int:
         """Return the number of steps in a sample of a prepared contestant."""
         return self._steps_each[name]
 
+    def centre(self, name: str) -> Centre:
+        """Return which centre of a prepared contestant's samples is its time."""
+        return self._centres[name]
+
     def prepare(self, contestant: Contestant) -> None:
-        num_turn_steps = self._service.prepare(contestant) or 1
+        num_turn_steps = self._service.prepare(contestant) or 0
         strategy = _strategy_of(contestant)
         period = 1 if strategy is None else strategy_period(strategy)
         if period > MOST_STEPS:
             self._service.release(contestant.name)
             what = f"{contestant.name} does not do the same again before {period} steps are over"
             raise TrialFailed("refused", f"{what}: of periods of more than {MOST_STEPS} no trial sees enough")
-        self._steps_each[contestant.name] = steps_of_sample(period, num_turn_steps)
+        self._steps_each[contestant.name] = steps_of_sample(period, max(num_turn_steps, 1))
+        self._centres[contestant.name] = "mean" if num_turn_steps else "median"
         self._lags[contestant.name] = 0 if strategy is None else strategy_lag(strategy)
 
     def run(self, name: str, num_steps: int, *, settle: bool = False) -> Samples:
@@ -87,6 +94,7 @@ class PeriodService:
 
     def release(self, name: str) -> None:
         self._steps_each.pop(name, None)
+        self._centres.pop(name, None)
         self._lags.pop(name, None)
         self._service.release(name)
 

@@ -1,6 +1,6 @@
 """The rules for the length of measurements and for doubtful ones, and `measure`, which follows these rules.
 
-Warm-up ends when steps are steady. Then steps are measured until their median is known well enough, the budget is
+Warm-up ends when steps are steady. Then steps are measured until their time is known well enough, the budget is
 spent, or the trial is clearly worse than the best so far. Every rule is a pure function of the step times so far.
 """
 
@@ -16,7 +16,7 @@ from autosync.trials.contestant import Contestant
 from autosync.trials.measured_inputs import mean_input
 from autosync.trials.periods import PeriodService
 from autosync.trials.samples import Samples, Service, cpu_share, mean_bytes, peak_memory_bytes, run_seconds
-from autosync.trials.statistics import Interval, correlated_median_interval
+from autosync.trials.statistics import Centre, Interval, correlated_interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +24,11 @@ class Policy:
     """The limits on the measurement of one contestant.
 
     At least `min_warmup_steps` are discarded: stock DDP rebuilds its buckets after the first step. Then steps are
-    measured until the 95 % interval of their median is narrower than `interval_share` of it and the later half is as
+    measured until the 95 % interval of their `centre` is narrower than `interval_share` of it and the later half is as
     fast as the earlier half; or until `max_steps` are measured or `budget_seconds` are spent, with warm-up. A trial
     whose interval lies above `give_up_factor` times the best so far is stopped. With `glance_steps`, a trial is stopped
-    after so many steps if each of them took longer than `glance_factor` times the best so far.
+    after so many steps if each of them took longer than `glance_factor` times the best so far. The centre is the mean
+    for steps that wait for a loader.
     """
 
     min_warmup_steps: int = 4
@@ -43,6 +44,7 @@ class Policy:
     max_cpu_share: float = 0.6
     glance_steps: int = 0
     glance_factor: float = 1.5
+    centre: Centre = "median"
 
     def __post_init__(self) -> None:
         if not 2 <= self.min_warmup_steps <= self.max_warmup_steps:
@@ -63,13 +65,13 @@ PolicyOfSamples = Callable[[int], Policy]
 """Returns the policy of a contestant from the number of steps in each of its samples (see periods)."""
 
 
-def policy_of_samples(policy: Policy | PolicyOfSamples, steps_each: int) -> Policy:
+def policy_of_samples(policy: Policy | PolicyOfSamples, steps_each: int, centre: Centre = "median") -> Policy:
     """Return the policy for samples of so many steps each, with its budget in seconds of the samples' mean steps.
 
     A tally knows only the mean step of each sample, so that is what spends the budget.
     """
     chosen = policy if isinstance(policy, Policy) else policy(steps_each)
-    return replace(chosen, budget_seconds=chosen.budget_seconds / steps_each)
+    return replace(chosen, budget_seconds=chosen.budget_seconds / steps_each, centre=centre)
 
 
 def is_level(seconds: Sequence[float], *, share: float) -> bool:
@@ -134,16 +136,16 @@ def is_enough(seconds: Sequence[float], policy: Policy) -> bool:
 
 
 def is_noisy(seconds: Sequence[float], policy: Policy) -> bool:
-    """Whether the median's interval is wider than the policy allows."""
-    interval = correlated_median_interval(seconds)
+    """Whether the interval of the centre is wider than the policy allows."""
+    interval = correlated_interval(seconds, centre=policy.centre)
     return interval.high - interval.low > policy.interval_share * interval.value
 
 
 def is_clearly_worse(seconds: Sequence[float], best_seconds: float | None, policy: Policy) -> bool:
-    """Whether the whole interval of the median lies above `give_up_factor` times the best so far."""
+    """Whether the whole interval of the centre lies above `give_up_factor` times the best so far."""
     if best_seconds is None or len(seconds) < policy.window_steps:
         return False
-    return correlated_median_interval(seconds).low > policy.give_up_factor * best_seconds
+    return correlated_interval(seconds, centre=policy.centre).low > policy.give_up_factor * best_seconds
 
 
 def is_slow_at_a_glance(seconds: Sequence[float], best_seconds: float | None, policy: Policy) -> bool:
@@ -269,16 +271,17 @@ def measure(
 ) -> Measurement:
     """Measure one contestant on a service for as long as the policy says; raise `TrialFailed` if it fails.
 
-    `best_seconds` is the best median so far, `compute_seconds` the time of a step without communication.
+    `best_seconds` is the best time of a step so far, `compute_seconds` the time of a step without communication.
     """
     service = PeriodService(service)
     service.prepare(contestant)
     try:
-        limits = policy_of_samples(policy, service.steps_each(contestant.name))
+        name = contestant.name
+        limits = policy_of_samples(policy, service.steps_each(name), service.centre(name))
         tally = Tally()
         stopped_early = False
         for num_steps in _runs(tally, limits):
-            tally.add(service.run(contestant.name, num_steps), begins_warmup=not tally.spent_seconds)
+            tally.add(service.run(name, num_steps), begins_warmup=not tally.spent_seconds)
             warmed = tally.seconds[num_discarded(tally.seconds, limits) :]
             is_slow = is_slow_at_a_glance(tally.seconds, best_seconds, limits)
             if is_slow or is_clearly_worse(warmed, best_seconds, limits):
@@ -290,7 +293,7 @@ def measure(
     measured = tally.seconds[discarded:]
     return tally.measurement(
         num_warmup_steps=discarded,
-        interval=correlated_median_interval(measured),
+        interval=correlated_interval(measured, centre=limits.centre),
         flags=doubts(tally.seconds, limits, stopped_early=stopped_early),
         policy=limits,
         compute_seconds=compute_seconds,

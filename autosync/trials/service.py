@@ -121,7 +121,8 @@ class TrialService:
     def prepare(self, contestant: Contestant) -> int:
         """Build a contestant's model and optimizer on every rank; start the ranks if none are running.
 
-        Return the number of steps after which all workers of its loader have given equally many batches (see periods).
+        Return the number of steps after which all workers of its loader have given equally many batches (see periods);
+        0 if no loader gives it batches.
         """
         if contestant.name in self._prepared:
             raise OperationError(f"{contestant.name} is prepared already: release it first")
@@ -134,7 +135,7 @@ class TrialService:
         answers = self._ask("prepare", fields)
         self._prepared.add(contestant.name)
         self._ended_by.pop(contestant.name, None)
-        return max(int(answer.get("num_turn_steps", 1)) for answer in answers)
+        return max(int(answer.get("num_turn_steps", 0)) for answer in answers)
 
     def run(self, name: str, num_steps: int, *, settle: bool = False) -> StepSamples:
         """Run `num_steps` steps of a prepared contestant on all ranks; with `settle`, also finish all its transfers."""

@@ -1,16 +1,27 @@
-"""The statistics of step times: medians and ratios, with their intervals."""
+"""The statistics of step times: medians or means, and ratios, with their intervals. See the note WHICH CENTRE."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 NUM_RESAMPLES = 2000
 CONFIDENCE = 0.95
+
+
+Centre = Literal["median", "mean"]
+"""The single figure that stands for many step times."""
+
+
+# WHICH CENTRE. Steps that compute and send are alike, apart from a few that something outside disturbed: their median
+# is the step's time, and such outliers do not change it. Steps that wait for a loader are not alike. Some find a batch
+# that was read ahead, others wait for several, and at the end of an epoch nothing is read ahead. With one half of 10 ms
+# and one of 140 ms, the median may be either, and a training takes 75 ms a step. So their mean is their time.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,37 +33,43 @@ class Interval:
     high: float
 
 
-def median_interval(seconds: Sequence[float], *, seed: int = 0) -> Interval:
-    """Return the median with its bootstrap interval."""
-    medians = _resampled_medians(seconds, np.random.default_rng(seed))
-    return _interval(float(np.median(seconds)), medians)
-
-
-def _resampled_medians(seconds: Sequence[float], rng: np.random.Generator) -> npt.NDArray[np.float64]:
+def bootstrap_interval(seconds: Sequence[float], *, centre: Centre = "median", seed: int = 0) -> Interval:
+    """Return the centre with its bootstrap interval."""
     values = np.asarray(seconds)
-    chosen = rng.integers(len(values), size=(NUM_RESAMPLES, len(values)))
-    return np.asarray(np.median(values[chosen], axis=1), dtype=np.float64)
+    chosen = np.random.default_rng(seed).integers(len(values), size=(NUM_RESAMPLES, len(values)))
+    return _interval(float(centre_of(values, centre)), centre_of(values[chosen], centre))
+
+
+def centre_of(values: npt.ArrayLike, centre: Centre) -> npt.NDArray[np.float64]:
+    """Return the centre of each row, or of the only row."""
+    rows = np.asarray(values, dtype=np.float64)
+    return np.asarray(np.mean(rows, axis=-1) if centre == "mean" else np.median(rows, axis=-1))
 
 
 def _interval(value: float, resampled: npt.NDArray[np.float64]) -> Interval:
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(resampled, [tail, 1 - tail])
-    return Interval(value=value, low=min(float(low), value), high=max(float(high), value))
+    return _around(value, float(low), float(high))
 
 
-def correlated_median_interval(seconds: Sequence[float], *, seed: int = 0) -> Interval:
-    """Return the median of one trial's consecutive steps with its interval.
+def _around(value: float, low: float, high: float) -> Interval:
+    """Return an interval that has its value: rounding may leave a mean just beside it."""
+    return Interval(value=value, low=min(low, value), high=max(high, value))
+
+
+def correlated_interval(seconds: Sequence[float], *, centre: Centre = "median", seed: int = 0) -> Interval:
+    """Return the centre of one trial's consecutive steps with its interval.
 
     Consecutive steps are correlated, so they tell less than as many independent steps would. The bootstrap interval is
     therefore stretched by the factor by which a first-order autoregression with the observed correlation increases the
     error of a mean.
     """
-    plain = median_interval(seconds, seed=seed)
+    plain = bootstrap_interval(seconds, centre=centre, seed=seed)
     correlation = rank_correlation(seconds)
     stretch = math.sqrt((1 + correlation) / (1 - correlation))
     low = plain.value - stretch * (plain.value - plain.low)
     high = plain.value + stretch * (plain.high - plain.value)
-    return Interval(value=plain.value, low=max(low, min(seconds)), high=min(high, max(seconds)))
+    return _around(plain.value, max(low, min(seconds)), min(high, max(seconds)))
 
 
 def rank_correlation(seconds: Sequence[float]) -> float:
@@ -66,25 +83,29 @@ def rank_correlation(seconds: Sequence[float]) -> float:
     return min(max((observed * count + 1) / (count - 3), 0.0), 0.9)
 
 
-def blocked_median_interval(blocks: Sequence[Sequence[float]], *, seed: int = 0) -> Interval:
-    """Return the median of all steps with its interval. Whole blocks are resampled, because their steps are alike."""
+def blocked_interval(blocks: Sequence[Sequence[float]], *, centre: Centre = "median", seed: int = 0) -> Interval:
+    """Return the centre of all steps with its interval. Whole blocks are resampled, because their steps are alike."""
     values = np.asarray(blocks)
     rng = np.random.default_rng(seed)
     chosen = rng.integers(len(values), size=(NUM_RESAMPLES, len(values)))
-    medians = np.median(values[chosen].reshape(NUM_RESAMPLES, -1), axis=1)
-    return _interval(float(np.median(values)), medians)
+    centres = centre_of(values[chosen].reshape(NUM_RESAMPLES, -1), centre)
+    return _interval(float(centre_of(values.ravel(), centre)), centres)
 
 
 def round_ratio(
-    blocks: Sequence[Sequence[float]], others: Sequence[Sequence[float]], *, confidence: float = CONFIDENCE
+    blocks: Sequence[Sequence[float]],
+    others: Sequence[Sequence[float]],
+    *,
+    confidence: float = CONFIDENCE,
+    centre: Centre = "median",
 ) -> Interval:
     """Return how many times as long `blocks` take as `others`; each has a block of steps from every round.
 
-    Each round gives one ratio, that of the medians of its blocks. The value is the centre of these ratios (Hodges and
+    Each round gives one ratio, that of the centres of its blocks. The value is the centre of these ratios (Hodges and
     Lehmann), and the interval inverts Wilcoxon's signed-rank test; see the note ROUNDS AS UNITS. If the rounds are too
     few for the confidence, `low` is 0 and `high` is infinite.
     """
-    ratios = np.log(np.median(np.asarray(blocks), axis=1)) - np.log(np.median(np.asarray(others), axis=1))
+    ratios = np.log(centre_of(blocks, centre)) - np.log(centre_of(others, centre))
     first, second = np.triu_indices(len(ratios))
     averages = np.sort((ratios[first] + ratios[second]) / 2)
     value = float(np.exp(np.median(averages)))

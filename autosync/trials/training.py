@@ -118,8 +118,8 @@ class ContestantTraining:
 
     @property
     def num_turn_steps(self) -> int:
-        """The number of steps after which all workers of its loader have given equally many batches."""
-        return 1 if self._input is None else turn_steps(self._input.num_turns, self._task.accumulation_steps)
+        """The number of steps after which all workers of its loader have given equally many batches; 0 without one."""
+        return 0 if self._input is None else turn_steps(self._input.num_turns, self._task.accumulation_steps)
 
     @property
     def parameters(self) -> dict[str, torch.Tensor]:

@@ -36,7 +36,7 @@ from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model
 from autosync.strategy.representation import Strategy
 from autosync.strategy.space import Space
-from autosync.trials.statistics import median_interval
+from autosync.trials.statistics import bootstrap_interval
 from benchmarks.shared import parser_of, report, run, tell
 from benchmarks.speed.lowering_speed import hosts
 
@@ -98,7 +98,7 @@ def main() -> int:
             continue
         found.append(screened)
         tell(f"draw {number + 1} of {options.draws}: {found[-1].seconds:.3f} s, {found[-1].loss:.2%} lost")
-    rate = median_interval([NUM_DRAWN / one.seconds for one in found])
+    rate = bootstrap_interval([NUM_DRAWN / one.seconds for one in found])
     within = float(np.mean([one.loss <= MAX_LOSS for one in found]))
     document: dict[str, Any] = {
         "model": model.name,

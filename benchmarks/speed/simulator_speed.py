@@ -50,7 +50,7 @@ from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.space import Limits, Space
 from autosync.strategy.synchronisers.all_reduce import AllReduce
 from autosync.trials.meters import peak_memory_bytes
-from autosync.trials.statistics import median_interval
+from autosync.trials.statistics import bootstrap_interval
 from benchmarks.shared import parser_of, report, run
 from benchmarks.speed.lowering_speed import hosts
 
@@ -129,7 +129,7 @@ def rates(bench: Bench, strategies: Sequence[Strategy], rounds: int, seed: int) 
         sys.stderr.write(f"round {number + 1} of {rounds}\n")
     found: dict[str, Any] = {}
     for name, taken in seconds.items():
-        interval = median_interval([len(strategies) / one for one in taken])
+        interval = bootstrap_interval([len(strategies) / one for one in taken])
         found[name] = {"per_second": round(interval.value), "low": round(interval.low), "high": round(interval.high)}
         if name in TARGETS:
             found[name] |= {"target": TARGETS[name], "met": interval.value >= TARGETS[name]}

@@ -25,7 +25,7 @@ from autosync.trials.compare import (
     ratios_to_first,
 )
 from autosync.trials.contestant import Contestant
-from autosync.trials.statistics import Interval, blocked_median_interval, min_rounds, round_ratio
+from autosync.trials.statistics import Interval, blocked_interval, min_rounds, round_ratio
 
 # Differences however small, to see what the statistics alone do.
 STRICT = Design(least_difference=0.0)
@@ -257,10 +257,10 @@ def test_one_bad_round_of_many_decides_nothing(rounds: list[list[float]]) -> Non
 
 @given(ROUNDS)
 def test_a_median_with_rounds_as_units(rounds: list[list[float]]) -> None:
-    interval = blocked_median_interval(rounds)
+    interval = blocked_interval(rounds)
     assert interval.value == np.median(rounds)
     assert interval.low <= interval.value <= interval.high
-    assert interval == blocked_median_interval(rounds)
+    assert interval == blocked_interval(rounds)
 
 
 def _blocks(**seconds: float) -> dict[str, list[list[float]]]:

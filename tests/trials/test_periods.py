@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from autosync.datasets.measured_input import PARTS
@@ -147,8 +148,9 @@ TURN = ((NUM_WORKERS - 1) * READY + WAITED) / NUM_WORKERS
 class ReadingService(FakeService):
     """Each fourth step of `reads` waits for all workers, the first of all also for their start. `raw` has its runs."""
 
-    def __init__(self, *, noise: float = 0.0) -> None:
-        super().__init__({"reads": FakeSteps(seconds=READY), "plain": FakeSteps(seconds=0.15, num_warmup_steps=0)})
+    def __init__(self, *, noise: float = 0.0, plain_seconds: float = 0.15) -> None:
+        plain = FakeSteps(seconds=plain_seconds, num_warmup_steps=0)
+        super().__init__({"reads": FakeSteps(seconds=READY), "plain": plain})
         self.raw: list[tuple[list[float], bool]] = []
         self._noise = noise
 
@@ -190,6 +192,37 @@ def test_the_budget_is_the_time_of_all_steps_with_the_start_of_workers() -> None
     service = ReadingService(noise=1.0)
     measure(service, Contestant(name="reads"), Policy(budget_seconds=20.0, max_steps=2000))
     assert 17 < sum(sum(steps) for steps, _ in service.raw) < 22
+
+
+EPOCH, AHEAD = 9, 4
+FOUND, AWAITED = 0.01, 0.14
+OVER_EPOCH = (AHEAD * FOUND + (EPOCH - AHEAD) * AWAITED) / EPOCH
+
+
+class ReadingAhead(ReadingService):
+    """Whole turns of `reads` find batches that were read ahead, more than half wait for theirs."""
+
+    def _seconds(self, number: int) -> float:
+        return FOUND if number // NUM_WORKERS % EPOCH < AHEAD else AWAITED
+
+
+def test_a_trial_of_steps_that_wait_for_a_loader_tells_their_mean() -> None:
+    service = ReadingAhead()
+    found = measure(service, Contestant(name="reads"), Policy(max_steps=140, interval_share=0.001))
+    taken = np.mean(found.step_seconds)
+    assert found.median_seconds == pytest.approx(taken)
+    assert found.median_seconds == pytest.approx(OVER_EPOCH, rel=0.1)
+    assert found.low_seconds < OVER_EPOCH < found.high_seconds
+
+
+def test_a_comparison_of_steps_that_wait_for_a_loader_is_of_their_means() -> None:
+    """By the median of its steps, `reads` would be slower than what takes 0.13 s in each."""
+    service = ReadingAhead(plain_seconds=0.13)
+    found = compare(service, [Contestant(name="plain"), Contestant(name="reads")])
+    assert np.median(found.measurements["reads"].step_seconds) == pytest.approx(AWAITED)
+    assert found.measurements["reads"].median_seconds == pytest.approx(OVER_EPOCH, rel=0.1)
+    assert found.ratios[0].verdict == "faster"
+    assert found.between("reads", "plain").verdict == "faster"
 
 
 def test_rounds_share_no_step() -> None:

@@ -26,7 +26,7 @@ from autosync.trials.policy import (
     warmup_ends,
 )
 from autosync.trials.service import StepSamples, TrialFailed
-from autosync.trials.statistics import correlated_median_interval
+from autosync.trials.statistics import correlated_interval
 
 ME = Contestant(name="me")
 TIMES = st.lists(st.floats(1e-3, 10), min_size=1, max_size=60)
@@ -133,7 +133,7 @@ def test_who_is_clearly_worse() -> None:
 
 @given(TIMES)
 def test_correlation_makes_intervals_wider_and_never_leaves_the_times(seconds: list[float]) -> None:
-    interval = correlated_median_interval(seconds)
+    interval = correlated_interval(seconds)
     assert min(seconds) <= interval.low <= interval.value <= interval.high <= max(seconds)
 
 
@@ -141,7 +141,7 @@ def test_steps_that_hang_together_say_less() -> None:
     rng = np.random.default_rng(4)
     independent = (1 + 0.01 * rng.standard_normal(60)).tolist()
     waves = sorted(independent[:30]) + sorted(independent[30:], reverse=True)
-    widths = [one.high - one.low for one in map(correlated_median_interval, (independent, waves))]
+    widths = [one.high - one.low for one in map(correlated_interval, (independent, waves))]
     assert widths[1] > 2 * widths[0]
 
 

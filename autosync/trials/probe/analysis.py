@@ -19,7 +19,7 @@ from autosync.trials.probe.request import (
     StreamKind,
     TripSamples,
 )
-from autosync.trials.statistics import median_interval
+from autosync.trials.statistics import bootstrap_interval
 
 NUM_LONG_SIZES = 3
 """The number of the largest round-trip sizes that are used for bursts: these take long on the wire."""
@@ -28,7 +28,7 @@ _MOST_HIDDEN = 0.75
 
 def estimate(samples: Sequence[float]) -> Estimate:
     """Return the median with its interval, rounded to six digits: no measurement is more precise."""
-    interval = median_interval(samples)
+    interval = bootstrap_interval(samples)
     low, value, high = (float(f"{max(0.0, x):.6g}") for x in (interval.low, interval.value, interval.high))
     return Estimate(value=value, low=low, high=high)
 
