@@ -12,18 +12,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-Disturbance = Literal["evaluation", "bare_forward", "model_state", "optimizer_state"]
-"""What a script does besides training: a forward pass in evaluation mode, one without gradients, and reading the
-state_dict of the model or of an optimizer."""
+Disturbance = Literal["evaluation", "bare_forward", "model_state", "optimizer_state", "first_batch"]
+"""What a script does besides training: a forward pass in evaluation mode, one without gradients, reading the state_dict
+of the model or of an optimizer, and beginning a pass of a DataLoader, whose workers then start or have nothing read
+ahead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
     """One step of a script.
 
-    `gap_seconds` is the part of `seconds` that follows the optimizer's step: the next batch is loaded in it, and at
-    times an evaluation runs or a checkpoint is written. `disturbances` are the kinds of what the script did within the
-    step besides training. In `wait_seconds` it waited for batches of DataLoaders.
+    In `wait_seconds` it waited for batches of DataLoaders. `gap_seconds` is the part of `seconds` that follows the
+    optimizer's step, without such waits: at times an evaluation runs in it, or a checkpoint is written. `disturbances`
+    are the kinds of what the script did within the step besides training.
     """
 
     seconds: float
@@ -44,7 +45,7 @@ class StepMeter:
         self._updated: float | None = None
         self._disturbances: set[Disturbance] = set()
         self._is_skipped = False
-        self._wait_seconds = 0.0
+        self._wait_seconds = self._waited_before = 0.0
 
     @property
     def has_no_update(self) -> bool:
@@ -70,7 +71,7 @@ class StepMeter:
         self._steps.append(
             StepTime(
                 seconds=now - self._began,
-                gap_seconds=now - self._updated,
+                gap_seconds=now - self._updated - (self._wait_seconds - self._waited_before),
                 disturbances=frozenset(self._disturbances),
                 wait_seconds=self._wait_seconds,
             )
@@ -82,12 +83,13 @@ class StepMeter:
         self._updated = None
         self._is_skipped = False
         self._disturbances.clear()
-        self._wait_seconds = 0.0
+        self._wait_seconds = self._waited_before = 0.0
         self._began = self._clock()
 
     def update_ends(self) -> None:
         """An optimizer of the model has made its step."""
         self._updated = self._clock()
+        self._waited_before = self._wait_seconds
 
     def update_is_skipped(self) -> None:
         """The step of an optimizer of the model was skipped."""

@@ -233,6 +233,8 @@ class SwitchingDoor(Door):
 
     def _waiting(self, stock: Method) -> Method:
         def next_batch(batches: Any) -> Any:
+            if batches._num_yielded == 0:  # noqa: SLF001 - no other way to know
+                self.meter.disturb("first_batch")
             with self.meter.waiting():
                 return stock(batches)
 

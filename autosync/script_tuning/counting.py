@@ -1,8 +1,9 @@
 """Which of a script's steps count: those in which it did nothing but train.
 
-A rank notes where the script ran a forward pass without gradients or read a state_dict. What it does in most steps, as
-one that averages weights does, belongs to its training. Everything else that is not training shows in the time between
-an optimizer's step and the next forward pass, which is then far longer than usual. A step counts if it does on every
+A rank notes where the script ran a forward pass without gradients, read a state_dict, or began a pass of a DataLoader.
+What it does in most steps, as one that averages weights does, belongs to its training. Everything else that is not
+training shows in the time between an optimizer's step and the next forward pass, without waits for batches, which is
+then far longer than usual. A step counts if it does on every
 rank, because all ranks wait for the slowest. What is usual is known from the latest steps.
 """
 

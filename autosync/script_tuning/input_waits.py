@@ -1,5 +1,8 @@
 """How long the steps of a script waited for input while it was tuned, and why its loaders keep their settings.
 
+**Means.** Few steps wait for all others: workers that read at the same time are done at the same time, and the next
+steps find their batches ready. The median would say that none waits.
+
 **Why they are not tried.** Batches must be those of the script under stock DDP. Another number of workers gives other
 ones where making examples draws random numbers, asks for the worker, or changes the dataset. That is known only once
 the batch is made: an augmentation may begin in a late epoch. A launched bundle refuses such a script. A training
@@ -19,17 +22,20 @@ _WORTH_TELLING = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputWaits:
-    """The medians of a step: its time, and the wait for batches on the rank that waited longest."""
+    """The means of a step: its time, and the wait for batches on the rank that waited longest."""
 
     step_seconds: float
     wait_seconds: float
 
     @classmethod
-    def of(cls, step_seconds: Sequence[float], wait_seconds: Sequence[float]) -> InputWaits | None:
-        """Return the medians of steps; None of no steps."""
-        if not step_seconds:
+    def of(cls, step_seconds: Sequence[Sequence[float]], wait_seconds: Sequence[Sequence[float]]) -> InputWaits | None:
+        """Return the means of steps, given by rank; None of no steps."""
+        if not step_seconds[0]:
             return None
-        return cls(step_seconds=statistics.median(step_seconds), wait_seconds=statistics.median(wait_seconds))
+        return cls(
+            step_seconds=statistics.fmean(map(statistics.fmean, step_seconds)),
+            wait_seconds=max(map(statistics.fmean, wait_seconds)),
+        )
 
     @property
     def share(self) -> float:

@@ -63,12 +63,15 @@ class ScriptTrials:
         self.stock_seconds = statistics.median(map(max, zip(*(one["step_seconds"] for one in observed), strict=True)))
         """The time of a step under stock DDP, from the observed steps."""
         self._filter = StepFilter()
-        self._filter.count(observed)
+        first = _Counted()
+        first.add(observed, self._filter.count(observed))
+        waits = InputWaits.of(first.of_ranks("step_seconds"), first.of_ranks("wait_seconds"))
+        self._waits_for_loaders = waits is not None and waits.is_worth_telling
         self._fields: dict[str, Mapping[str, Any]] = {}
         self._present: str | None = None
         self._num_watched = _LEAST_WATCHED
-        self._step_seconds: list[float] = []
-        self._wait_seconds: list[float] = []
+        self._step_seconds: list[list[float]] = [[] for _ in observed]
+        self._wait_seconds: list[list[float]] = [[] for _ in observed]
         self.num_steps = len(observed[0]["step_seconds"])
         """The steps that the script has made, observed ones included."""
 
@@ -76,9 +79,10 @@ class ScriptTrials:
         """Have all ranks make plans for this model and this cluster from now on."""
         self._ranks.fit(model, cluster)
 
-    def prepare(self, contestant: Contestant) -> None:
-        """Take note of a contestant."""
+    def prepare(self, contestant: Contestant) -> int:
+        """Take note of a contestant; return 1 if the script's steps wait for loaders, else 0 (see trials.periods)."""
         self._fields[contestant.name] = fields_of(contestant.bundle)
+        return int(self._waits_for_loaders)
 
     def run(self, name: str, num_steps: int, *, settle: bool = False) -> StepSamples:
         """Train by a contestant until `num_steps` steps count."""
@@ -103,8 +107,9 @@ class ScriptTrials:
             counted.add(answers, counts)
             missing = num_steps - counted.num_steps
             missing += missing > 0
-        self._step_seconds += counted.slowest("step_seconds")
-        self._wait_seconds += counted.slowest("wait_seconds")
+        for key, kept in (("step_seconds", self._step_seconds), ("wait_seconds", self._wait_seconds)):
+            for of_rank, seconds in zip(kept, counted.of_ranks(key), strict=True):
+                of_rank.extend(seconds)
         return counted.samples(num_steps)
 
     @property
@@ -179,9 +184,9 @@ class _Counted:
     def num_steps(self) -> int:
         return len(self._kept["step_seconds"][0]) if self._kept else 0
 
-    def slowest(self, key: str) -> list[float]:
-        """Return the longest time of each step, over its ranks."""
-        return list(map(max, zip(*self._kept[key], strict=True)))
+    def of_ranks(self, key: str) -> list[list[float]]:
+        """Return the times of the steps, by rank."""
+        return self._kept[key]
 
     def add(self, answers: Sequence[Answer], counts: Sequence[bool]) -> None:
         if not self._kept:

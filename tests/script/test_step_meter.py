@@ -28,7 +28,7 @@ def test_a_step_has_its_passes_its_update_and_what_follows() -> None:
         clock.now = 5.75
     clock.now = 6.0
     assert meter.ends_a_step()
-    assert meter.take() == [StepTime(seconds=6.0, gap_seconds=1.0, wait_seconds=0.75)]
+    assert meter.take() == [StepTime(seconds=6.0, gap_seconds=0.25, wait_seconds=0.75)]
     meter.step_begins()
     meter.update_ends()
     assert meter.ends_a_step()
@@ -36,6 +36,22 @@ def test_a_step_has_its_passes_its_update_and_what_follows() -> None:
     assert [one.wait_seconds for one in meter.take()] == [0.0]
     assert meter.take() == []
     assert meter.num_steps == 2
+
+
+def test_waits_before_the_update_are_no_part_of_what_follows_it() -> None:
+    """A step that accumulates asks for batches between its passes."""
+    clock = _Clock()
+    meter = StepMeter(clock=clock)
+    meter.ends_a_step()
+    meter.step_begins()
+    with meter.waiting():
+        clock.now = 2.0
+    meter.update_ends()
+    with meter.waiting():
+        clock.now = 2.5
+    clock.now = 3.0
+    assert meter.ends_a_step()
+    assert meter.take() == [StepTime(seconds=3.0, gap_seconds=0.5, wait_seconds=2.5)]
 
 
 def test_passes_whose_update_is_skipped_are_no_step() -> None:

@@ -16,6 +16,7 @@ from autosync.script_tuning.service import ScriptTrials
 from autosync.trials.contestant import Contestant
 from autosync.trials.failures import TrialFailed
 from autosync.trials.measured_inputs import mean_input
+from autosync.trials.periods import PeriodService
 
 NOTHING = InputSums().to_plain()
 
@@ -23,10 +24,11 @@ NOTHING = InputSums().to_plain()
 class _Script:
     """Two ranks of a script, whose steps take as many seconds as their number; some of them are disturbed."""
 
-    def __init__(self, *, disturbances: Callable[[int], list[str]] = lambda _: []) -> None:
+    def __init__(self, *, disturbances: Callable[[int], list[str]] = lambda _: [], wait_seconds: float = 0.5) -> None:
         self.asked: list[tuple[str, int]] = []
         self.refuses: str | None = None
         self._disturbances = disturbances
+        self._wait_seconds = wait_seconds
         self._num_steps = 0
 
     def ask(self, request: str, fields: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -41,7 +43,7 @@ class _Script:
                 "step_seconds": [float(step + rank) for step in steps],
                 "gap_seconds": [0.0 for _ in steps],
                 "disturbances": [self._disturbances(step) for step in steps],
-                "wait_seconds": [0.5 for _ in steps],
+                "wait_seconds": [self._wait_seconds for _ in steps],
                 "input": {**NOTHING, "num_batches": count, "read_seconds": 0.25 * count, "hosts": {"s": [10, 2.0]}},
                 "cpu_share": 0.25 * (rank + 1),
                 "bytes_sent": 10 * count,
@@ -77,8 +79,16 @@ def test_the_present_strategy_runs_as_many_steps_as_are_wanted() -> None:
     assert measured is not None
     assert (measured.wait_seconds, measured.read_seconds) == ((0.5, 0.5), (0.25, 0.25))
     assert measured.request_rates == {"s": 5.0}
-    assert trials.input_waits == InputWaits(step_seconds=11.0, wait_seconds=0.5)
+    assert trials.input_waits == InputWaits(step_seconds=10.5, wait_seconds=0.5)
     assert trials.num_steps == 12
+
+
+@pytest.mark.parametrize(("wait_seconds", "centre"), [(0.5, "mean"), (0.01, "median")])
+def test_steps_that_wait_for_loaders_are_compared_by_their_means(wait_seconds: float, centre: str) -> None:
+    periods = PeriodService(_Script(wait_seconds=wait_seconds).trials())
+    periods.prepare(Contestant(name="stock"))
+    assert periods.centre("stock") == centre
+    assert periods.steps_each("stock") == 1
 
 
 def test_steps_that_do_not_count_are_made_up_for() -> None:
