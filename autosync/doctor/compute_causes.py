@@ -43,7 +43,8 @@ def slow_rank(case: WatchedCase) -> CauseFinding | Abstention:
         return Abstention(reason="one rank has no other to be compared with")
     if late.steps_share < MOST_STEPS:
         return CauseFinding(seconds=0.0, told="no rank is the last one in most steps")
-    waited = case.timing.shortest(lambda parts: parts.wait + parts.buffers + parts.handover, late.others)
+    # If the late rank waits for input, it does so in few steps, and the others wait for it in these.
+    waited = case.timing.mean_of_shortest(lambda parts: parts.wait + parts.buffers + parts.handover, late.others)
     places = _places(case, late)
     subject = abbreviated(places)
     told = (

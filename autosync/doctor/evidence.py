@@ -77,7 +77,8 @@ class WatchedPass:
 class WatchedStep:
     """One optimizer step with its passes in order. It lasts from the end of the step before to its own end.
 
-    `loader_seconds` is the time in which the training loop waited for DataLoaders.
+    `loader_seconds` is the time in which the training loop waited for DataLoaders, and `first_batch_seconds` the part
+    of it that was for the first batch of an epoch.
     """
 
     __pydantic_config__ = STRICT
@@ -87,10 +88,11 @@ class WatchedStep:
     update_begin: float
     end: float
     loader_seconds: float = 0.0
+    first_batch_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.loader_seconds <= self.end - self.begin + 1e-6:
-            raise ValueError("waiting for a loader is a part of the step")
+        if not 0 <= self.first_batch_seconds <= self.loader_seconds <= self.end - self.begin + 1e-6:
+            raise ValueError("waiting for a loader is a part of the step, and waiting for a first batch a part of that")
         if not self.passes:
             raise ValueError("a step has a pass")
         times = [self.begin, *(time for one in self.passes for time in (one.begin, one.end)), self.update_begin]

@@ -60,6 +60,18 @@ class _OpenPass:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Waits:
+    """The time in which the training loop waited for batches, and the part of it for first batches of epochs."""
+
+    seconds: float = 0.0
+    of_first: float = 0.0
+
+    def after(self, before: _Waits) -> _Waits:
+        """Return what has come since there were only those before."""
+        return _Waits(seconds=self.seconds - before.seconds, of_first=max(self.of_first - before.of_first, 0.0))
+
+
 class StepNotes:
     """The notes of this rank's steps. Any thread may note the end of a message; the training thread notes the rest."""
 
@@ -72,9 +84,9 @@ class StepNotes:
         self._update_end: float | None = None
         # The time from the end of the last step until it was known to be the end.
         self._delay = 0.0
-        self._loader_seconds = 0.0
-        # The part of it that came before the end of the last update.
-        self._loader_before = 0.0
+        self._waits = _Waits()
+        # Those before the end of the last update.
+        self._waits_before = _Waits()
         self.keeps_gradients = False
         self.steps: list[WatchedStep] = []
 
@@ -106,9 +118,11 @@ class StepNotes:
         if self._passes:
             self._passes[-1].search_seconds += seconds
 
-    def loader_took(self, seconds: float) -> None:
-        """Note the time in which the training loop waited for a batch."""
-        self._loader_seconds += seconds
+    def loader_took(self, seconds: float, *, is_first: bool = False) -> None:
+        """Note the time in which the training loop waited for a batch, which may be the first of an epoch."""
+        self._waits = _Waits(
+            seconds=self._waits.seconds + seconds, of_first=self._waits.of_first + (seconds if is_first else 0.0)
+        )
 
     def forward_ends(self) -> None:
         """Note the end of the forward pass: its return, or a backward pass within it. The loss is part of backward."""
@@ -154,7 +168,7 @@ class StepNotes:
     def update_ends(self) -> None:
         """Note the end of an optimizer's step. Another optimizer may follow."""
         self._update_end = self._clock()
-        self._loader_before = self._loader_seconds
+        self._waits_before = self._waits
 
     def step_ends(self) -> bool:
         """Note that the last update has ended the step. Return whether it was one of training, with a backward pass."""
@@ -171,12 +185,14 @@ class StepNotes:
             self._update_begin = self._update_end = None
             return False
         update_begin = max(self._update_begin, passes[-1].end)
+        waited = min(self._waits_before.seconds, end - self._begin)
         step = WatchedStep(
             begin=self._begin,
             passes=tuple(passes),
             update_begin=update_begin,
             end=end,
-            loader_seconds=min(self._loader_before, end - self._begin),
+            loader_seconds=waited,
+            first_batch_seconds=min(self._waits_before.of_first, waited),
         )
         self.steps.append(step)
         self._delay = self._clock() - end
@@ -185,8 +201,8 @@ class StepNotes:
     def step_begins(self) -> None:
         """Note the start of the next step, so that the doctor's own work after the last one does not count."""
         self._passes.clear()
-        self._loader_seconds = self._loader_seconds - self._loader_before if self.has_update else 0.0
-        self._loader_before = 0.0
+        self._waits = self._waits.after(self._waits_before) if self.has_update else _Waits()
+        self._waits_before = _Waits()
         self._update_begin = self._update_end = None
         self._begin = self._clock() - self._delay
         self._delay = 0.0

@@ -4,13 +4,17 @@ A rank does its own work (input, forward, backward, update), and it waits for me
 waits for the last one, so a wait alone does not tell which rank is late. Two facts tell it without comparing clocks:
 the late rank has the longest own work, and a message waits least on the rank that had it ready last. The shortest wait
 of all ranks is therefore the time of the transfer itself.
+
+Figures are medians over steps, so that a step that something disturbed changes none. But few steps may wait for input:
+workers that read at the same time are done at the same time, and the next steps find their batches ready. So each step
+has the mean wait for batches in place of its own. Only the wait for the first batch of an epoch stays in its step.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from autosync.doctor.evidence import Evidence, WatchedMessage, WatchedPass, WatchedStep
@@ -92,8 +96,15 @@ class Timing:
 
     def shortest(self, read: Callable[[Parts], float], ranks: Sequence[int] | None = None) -> float:
         """Return the median over steps of a part on the rank where it is shortest."""
+        return statistics.median(self._shortest_of_steps(read, ranks))
+
+    def mean_of_shortest(self, read: Callable[[Parts], float], ranks: Sequence[int]) -> float:
+        """Return the mean over steps of a part on the rank where it is shortest."""
+        return statistics.fmean(self._shortest_of_steps(read, ranks))
+
+    def _shortest_of_steps(self, read: Callable[[Parts], float], ranks: Sequence[int] | None) -> list[float]:
         chosen = self.parts if ranks is None else [self.parts[rank] for rank in ranks]
-        return statistics.median(min(map(read, step)) for step in zip(*chosen, strict=True))
+        return [min(map(read, step)) for step in zip(*chosen, strict=True)]
 
     @property
     def exposed(self) -> float:
@@ -103,9 +114,23 @@ class Timing:
 
 def timing_of(evidence: Evidence) -> Timing:
     """Return the parts of all steps of all ranks."""
-    parts = tuple(tuple(map(parts_of, one.steps)) for one in evidence.ranks)
-    slowest = [max(step.seconds for step in same) for same in zip(*(one.steps for one in evidence.ranks), strict=True)]
-    return Timing(parts=parts, step_seconds=statistics.median(slowest))
+    parts, seconds = [], []
+    for one in evidence.ranks:
+        own = list(map(parts_of, one.steps))
+        spread = _with_mean_wait(own, one.steps)
+        parts.append(spread)
+        seconds.append([step.seconds - a.loader + b.loader for step, a, b in zip(one.steps, own, spread, strict=True)])
+    return Timing(parts=tuple(parts), step_seconds=statistics.median(map(max, zip(*seconds, strict=True))))
+
+
+def _with_mean_wait(parts: Sequence[Parts], steps: Sequence[WatchedStep]) -> tuple[Parts, ...]:
+    """Return the parts of a rank's steps, each with the mean wait for batches. Waits for first batches are left out."""
+    waits = [max(one.loader - step.first_batch_seconds, 0.0) for one, step in zip(parts, steps, strict=True)]
+    mean = statistics.fmean(waits)
+    return tuple(
+        replace(one, input=one.input - wait + mean, loader=one.loader - wait + mean)
+        for one, wait in zip(parts, waits, strict=True)
+    )
 
 
 ALIKE = 0.7

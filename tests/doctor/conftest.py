@@ -40,7 +40,9 @@ class Ranks:
 
     `message_bytes` are the sizes of the messages of a pass; their gradients are ready at even distances in the backward
     pass. A message takes `latency` and its bytes divided by `rate`. `num_passes` synchronise in each step. Alone, after
-    the last step, messages take `alone` times as long, if a large one is timed then (`times_large`).
+    the last step, messages take `alone` times as long, if a large one is timed then (`times_large`). A rank in `bursts`
+    waits for its loader in one of so many steps alone, and as many times as long. In the first step, ranks wait
+    `first_batch` seconds more, for the first batch of an epoch.
     """
 
     works: Sequence[Work]
@@ -57,13 +59,15 @@ class Ranks:
     gradients_a_message: int = 4
     alone: float = 1.0
     times_large: bool = True
+    bursts: Mapping[int, int] = field(default_factory=dict)
+    first_batch: float = 0.0
 
     def evidence(self, **changes: object) -> Evidence:
         """The evidence of all ranks; each rank has a clock of its own."""
         steps: list[list[WatchedStep]] = [[] for _ in self.works]
         now = 1.0
-        for _ in range(self.num_steps):
-            now = self._step(steps, now)
+        for number in range(self.num_steps):
+            now = self._step(steps, now, number)
         ranks = tuple(
             RankEvidence(
                 rank=rank,
@@ -85,26 +89,33 @@ class Ranks:
         seconds = self.alone * (self.latency + num_bytes / self.rate)
         return {"large_message_bytes": num_bytes, "large_message_seconds": seconds} if self.times_large else {}
 
-    def _step(self, steps: list[list[WatchedStep]], begin: float) -> float:
+    def _work(self, rank: int, number: int) -> Work:
+        """The work of a rank in one step."""
+        work, every = self.works[rank], self.bursts.get(rank, 1)
+        loader = (every * work.loader if number % every == 0 else 0.0) + (self.first_batch if number == 0 else 0.0)
+        return replace(work, input=work.input - work.loader + loader, loader=loader)
+
+    def _step(self, steps: list[list[WatchedStep]], begin: float, number: int) -> float:
         """Add one step to each rank; return its end on the last one."""
         num = len(self.works)
+        works = [self._work(rank, number) for rank in range(num)]
         passes: list[list[WatchedPass]] = [[] for _ in range(num)]
-        starts = [begin + work.input for work in self.works]
+        starts = [begin + work.input for work in works]
         for _ in range(self.num_passes):
             together = max(starts) if self.buffers else 0.0
             ready: list[list[float]] = []
             heads = []
-            for rank, work in enumerate(self.works):
+            for rank, work in enumerate(works):
                 buffer_end = max(starts[rank], together) + self.buffers
                 forward_end = buffer_end + work.forward + work.search
                 heads.append((buffer_end, forward_end, forward_end + work.backward))
                 count = len(self.message_bytes)
-                ready.append([forward_end + work.backward * (number + 1) / count for number in range(count)])
+                ready.append([forward_end + work.backward * (one + 1) / count for one in range(count)])
             done, free = [], 0.0
-            for number, size in enumerate(self.message_bytes):
-                free = max(free, *(mine[number] for mine in ready)) + self.latency + size / self.rate
+            for size, *times in zip(self.message_bytes, *ready, strict=True):
+                free = max(free, *times) + self.latency + size / self.rate
                 done.append(free)
-            for rank, work in enumerate(self.works):
+            for rank, work in enumerate(works):
                 buffer_end, forward_end, backward_end = heads[rank]
                 end = max([backward_end, *done]) + self.telling
                 passes[rank].append(
@@ -116,8 +127,8 @@ class Ranks:
                         backward_end=backward_end,
                         end=end,
                         messages=tuple(
-                            WatchedMessage(num_bytes=size, ready=ready[rank][number], done=done[number])
-                            for number, size in enumerate(self.message_bytes)
+                            WatchedMessage(num_bytes=size, ready=ready[rank][one], done=done[one])
+                            for one, size in enumerate(self.message_bytes)
                         ),
                         gradients=self._gradients(forward_end, work) if rank == 0 else (),
                     )
@@ -130,7 +141,8 @@ class Ranks:
                 passes=tuple(mine),
                 update_begin=mine[-1].end,
                 end=ends[rank],
-                loader_seconds=self.works[rank].loader,
+                loader_seconds=works[rank].loader,
+                first_batch_seconds=self.first_batch if number == 0 else 0.0,
             )
             steps[rank].append(step)
         return max(ends)
@@ -153,6 +165,7 @@ def _shifted(step: WatchedStep, by: float) -> WatchedStep:
     return WatchedStep(
         begin=step.begin + by,
         loader_seconds=step.loader_seconds,
+        first_batch_seconds=step.first_batch_seconds,
         passes=tuple(
             replace(
                 one,

@@ -95,6 +95,37 @@ def test_slow_input_of_all_ranks_is_no_slow_rank(work: Any, ranks: Any, num: int
     assert found.primary.finding.seconds == pytest.approx(0.15 * late, rel=0.01)
 
 
+@given(num=num_ranks, wait=st.floats(0.2, 1), every=st.integers(2, 6))
+def test_input_that_few_steps_wait_for_is_slow_input(work: Any, ranks: Any, num: int, wait: float, every: int) -> None:
+    """The workers of a loader are done at the same time, so one step waits, and the next ones find their batches."""
+    bursts = dict.fromkeys(range(num), every)
+    slow = ranks(works=[work(input=wait, loader=wait)] * num, rate=1e11, num_steps=2 * every, bursts=bursts)
+    found = diagnose(slow.evidence(links=_links(num)))
+    assert found.primary.name == "slow_input"
+    assert found.primary.finding.seconds == pytest.approx(wait, rel=0.01)
+    assert found.step_seconds == pytest.approx(timing_of(replace(slow, bursts={}).evidence()).step_seconds)
+
+
+@given(num=num_ranks, wait=st.floats(0.2, 1), every=st.integers(2, 6))
+def test_a_rank_that_waits_for_input_in_few_steps_is_slow(
+    work: Any, ranks: Any, num: int, wait: float, every: int
+) -> None:
+    works = [work(input=wait, loader=wait), *[work()] * (num - 1)]
+    slow = ranks(works=works, rate=1e11, num_steps=2 * every, bursts={0: every})
+    found = diagnose(slow.evidence(links=_links(num)))
+    assert (found.primary.name, found.primary.finding.subject) == ("slow_rank", "rank 0 on n0")
+    assert found.primary.finding.seconds == pytest.approx(wait, rel=0.02)
+    assert "between its passes" in found.primary.finding.told
+
+
+def test_the_first_batch_of_an_epoch_is_no_slow_input(work: Any, ranks: Any) -> None:
+    begun = ranks(works=[work()] * 2, num_steps=12)
+    late = replace(begun, first_batch=20.0)
+    found, usual = (diagnose(one.evidence(links=_links(2))) for one in (late, begun))
+    assert (found.primary.name, found.primary.share) == (usual.primary.name, pytest.approx(usual.primary.share))
+    assert found.step_seconds == pytest.approx(usual.step_seconds)
+
+
 @pytest.mark.parametrize(("num_workers", "words"), [(0, " (no workers)"), (1, " (1 worker)"), (None, "")])
 def test_waiting_for_a_data_loader_is_told(work: Any, ranks: Any, num_workers: int | None, words: str) -> None:
     settings = WatchedSettings(num_workers=num_workers)

@@ -104,13 +104,15 @@ def test_a_step_ends_with_its_last_update(clock: Clock) -> None:
             clock.now += 0.5
             notes.update_ends()
         clock.now += 3
-        notes.loader_took(2)
+        notes.loader_took(0.5)
+        notes.loader_took(1.5, is_first=True)
         assert notes.step_ends()
         clock.now += 50
         notes.step_begins()
     assert [step.seconds for step in notes.steps] == [3, 6]
     parts = list(map(parts_of, notes.steps))
     assert [(one.update, one.input, one.loader) for one in parts] == [(1, 0, 0), (1, 3, 2)]
+    assert [step.first_batch_seconds for step in notes.steps] == [0, 1.5]
 
 
 def test_an_update_without_backward_is_no_step(clock: Clock) -> None:
