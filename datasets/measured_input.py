@@ -15,7 +15,8 @@ PARTS = ("wait_seconds", "copy_seconds", "read_seconds", "decode_seconds", "coll
 class MeasuredInput:
     """The input of a mean step, by rank.
 
-    A rank waited `wait_seconds` for its batches, and copied them to its device in `copy_seconds`. If they came from
+    A rank waited `wait_seconds` for its batches, and copied them to its device in `copy_seconds`. With `in_step`, these
+    waits are known to be a part of the step's time, as in a script. If they came from
     `autosync.loader`, its workers read, decoded and collated for the other times, and `request_rates` has for each
     serving host the bytes a second of one request, over all ranks. Times of workers are not waits: they work ahead.
     """
@@ -28,6 +29,7 @@ class MeasuredInput:
     decode_seconds: tuple[float, ...] = ()
     collate_seconds: tuple[float, ...] = ()
     request_rates: Mapping[str, float] = field(default_factory=dict)
+    in_step: bool = False
 
     def __post_init__(self) -> None:
         for name in PARTS:

@@ -207,7 +207,8 @@ class _Counted:
             bytes_received=self._bytes("bytes_received", share),
             peak_memory_bytes=tuple(map(max, zip(*peaks, strict=True))),
             inputs=[
-                joined_sums([answers[rank]["input"] for answers in self._answers], share) | {"wait_seconds": sum(waits)}
+                joined_sums([answers[rank]["input"] for answers in self._answers], share)
+                | {"wait_seconds": sum(waits), "in_step": True}
                 for rank, waits in enumerate([kept[:num_steps] for kept in self._kept["wait_seconds"]])
             ],
         )

@@ -22,9 +22,9 @@ LITTLE = 1.02
 class TimeShares:
     """The parts of a step's time, in seconds, as far as a measurement shows them.
 
-    `compute` is the time of the model alone, and `input` the wait for a batch, of a task with a dataset. The rest of
-    the step is communication that compute does not hide: `exposed` while something was busy, and `idle`, a lower limit,
-    while neither compute nor the busiest link nor the processors were. `idle` is None if bytes are not counted;
+    `compute` is the time of the model alone, and `input` the wait for a batch, where steps have such a wait. The rest
+    of the step is communication that compute does not hide: `exposed` while something was busy, and `idle`, a lower
+    limit, while neither compute nor the busiest link nor the processors were. `idle` is None if bytes are not counted;
     `exposed` is then the whole rest. `link` is the busiest link, which may be a rack's uplink or a link within a node,
     and the time that it took for all its bytes, hidden or not. `processors` is the time for which all processors of the
     busiest machine together would have been busy; None if it was not measured.
@@ -86,9 +86,10 @@ def time_shares(
 
 def input_wait(measurement: Measurement, model: ModelSpec) -> float:
     """Return how long a step waits for its batch, on the rank that waits longest; 0 if steps begin with the batch."""
-    if measurement.input is None or model.input is None or not model.input.by_loader:
+    if measurement.input is None:
         return 0.0
-    return max(measurement.input.wait_seconds)
+    by_loader = model.input is not None and model.input.by_loader
+    return max(measurement.input.wait_seconds) if by_loader or measurement.input.in_step else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,8 +166,11 @@ class PossibleGain:
         return Headroom(step=self.default.step, bound=self.bound, divided=self.divided)
 
     def __str__(self) -> str:
-        share = 1 - (self.default.compute + self.default.input) / self.default.step
+        waiting = self.default.input / self.default.step
+        share = 1 - self.default.compute / self.default.step - waiting
         what = f"communication that compute does not hide is {share:.0%} of stock DDP's step"
+        if waiting >= LITTLE - 1:
+            what += f", and waiting for input, which no synchronisation shortens, is {waiting:.0%}"
         if not self._headroom.is_known:
             return f"{what}; this step is {TOO_SHORT}"
         if self.most == 1.0:

@@ -46,4 +46,5 @@ def mean_input(runs: Sequence[Answers | None], num_steps: int) -> MeasuredInput 
             before = served.get(host, (0.0, 0.0))
             served[host] = before[0] + num_bytes, before[1] + seconds
     rates = {host: size / seconds for host, (size, seconds) in sorted(served.items()) if size > 0 and seconds > 0}
-    return MeasuredInput(**means, request_rates=rates)
+    in_step = all(sums.get("in_step", False) for sums in everything)
+    return MeasuredInput(**means, request_rates=rates, in_step=in_step)

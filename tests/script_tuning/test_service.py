@@ -79,6 +79,7 @@ def test_the_present_strategy_runs_as_many_steps_as_are_wanted() -> None:
     assert measured is not None
     assert (measured.wait_seconds, measured.read_seconds) == ((0.5, 0.5), (0.25, 0.25))
     assert measured.request_rates == {"s": 5.0}
+    assert measured.in_step
     assert trials.input_waits == InputWaits(step_seconds=10.5, wait_seconds=0.5)
     assert trials.num_steps == 12
 

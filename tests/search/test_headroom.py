@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from autosync.datasets.measured_input import MeasuredInput
 from autosync.datasets.schema import Measurement
 from autosync.plan.bound import bound
 from autosync.search.headroom import Headroom, possible_gain, time_shares
@@ -55,6 +56,20 @@ def test_the_time_of_a_step_is_compute_exposed_communication_and_waiting(model: 
     # What is hidden behind compute is not exposed.
     hidden = time_shares(_measured(0.03, 30_000), model, TWO, None)
     assert (hidden.compute, hidden.exposed, hidden.idle) == pytest.approx((0.02, 0.01, 0.0))
+
+
+def test_waits_for_input_are_no_communication_where_steps_have_them(model: ModelSpec, cluster: ClusterSpec) -> None:
+    before = replace(_measured(0.07), input=MeasuredInput(wait_seconds=(0.03, 0.04)))
+    assert time_shares(before, model, cluster, None).exposed == pytest.approx(0.05)
+    within = replace(_measured(0.07), input=MeasuredInput(wait_seconds=(0.03, 0.04), in_step=True))
+    shares = time_shares(within, model, cluster, None)
+    assert (shares.exposed, shares.input) == pytest.approx((0.01, 0.04))
+    assert "waiting for input 40 ms" in str(shares)
+    told = str(possible_gain(within, model, cluster, bound(model, cluster)))
+    assert told.startswith(
+        "communication that compute does not hide is 14% of stock DDP's step, and waiting for input, which no "
+        "synchronisation shortens, is 57%"
+    )
 
 
 def test_without_counted_bytes_nobody_knows_who_waits(model: ModelSpec, cluster: ClusterSpec) -> None:
