@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import tarfile
 import threading
 import time
@@ -143,12 +144,14 @@ def limited_server(folder: Path, *, host: str = "127.0.0.1", port: int = 0, rate
 
         def do_GET(self) -> None:
             time.sleep(DELAY_SECONDS)
-            data = (folder / Path(self.path).name).read_bytes()
             first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
-            piece = data[first : last + 1]
+            with (folder / Path(self.path).name).open("rb") as file:
+                num_bytes = file.seek(0, os.SEEK_END)
+                file.seek(first)
+                piece = file.read(last + 1 - first)
             self.send_response(206)
             self.send_header("Content-Length", str(len(piece)))
-            self.send_header("Content-Range", f"bytes {first}-{first + len(piece) - 1}/{len(data)}")
+            self.send_header("Content-Range", f"bytes {first}-{first + len(piece) - 1}/{num_bytes}")
             self.end_headers()
             with contextlib.suppress(OSError):
                 for at in range(0, len(piece), 65536):
