@@ -117,20 +117,19 @@ def timing_of(evidence: Evidence) -> Timing:
     parts, seconds = [], []
     for one in evidence.ranks:
         own = list(map(parts_of, one.steps))
-        spread = _with_mean_wait(own, one.steps)
-        parts.append(spread)
-        seconds.append([step.seconds - a.loader + b.loader for step, a, b in zip(one.steps, own, spread, strict=True)])
+        added = _to_mean_wait(own, one.steps)
+        parts.append(
+            tuple(replace(a, input=a.input + more, loader=a.loader + more) for a, more in zip(own, added, strict=True))
+        )
+        seconds.append([step.seconds + more for step, more in zip(one.steps, added, strict=True)])
     return Timing(parts=tuple(parts), step_seconds=statistics.median(map(max, zip(*seconds, strict=True))))
 
 
-def _with_mean_wait(parts: Sequence[Parts], steps: Sequence[WatchedStep]) -> tuple[Parts, ...]:
-    """Return the parts of a rank's steps, each with the mean wait for batches. Waits for first batches are left out."""
+def _to_mean_wait(parts: Sequence[Parts], steps: Sequence[WatchedStep]) -> list[float]:
+    """Return for each step of a rank by how much its wait for batches falls short of the mean, first batches aside."""
     waits = [max(one.loader - step.first_batch_seconds, 0.0) for one, step in zip(parts, steps, strict=True)]
     mean = statistics.fmean(waits)
-    return tuple(
-        replace(one, input=one.input - wait + mean, loader=one.loader - wait + mean)
-        for one, wait in zip(parts, waits, strict=True)
-    )
+    return [mean - wait for wait in waits]
 
 
 ALIKE = 0.7

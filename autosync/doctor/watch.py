@@ -126,13 +126,13 @@ class Watch:
     def _next_batch(self, stock: Method) -> Method:
         @functools.wraps(stock)
         def next_batch(batches: Any) -> Any:
-            begun, is_first = self._clock(), batches._num_yielded == 0  # noqa: SLF001 - it does not tell it otherwise
+            begun, is_first = self._clock(), getattr(batches, "_num_yielded", None) == 0
             try:
                 return stock(batches)
             finally:
                 if torch.is_grad_enabled():
                     self.notes.loader_took(self._clock() - begun, is_first=is_first)
-                    self._num_workers = batches._num_workers  # noqa: SLF001 - the same
+                    self._num_workers = batches._num_workers  # noqa: SLF001 - an iterator does not tell it otherwise
 
         return next_batch
 

@@ -233,7 +233,8 @@ class SwitchingDoor(Door):
 
     def _waiting(self, stock: Method) -> Method:
         def next_batch(batches: Any) -> Any:
-            if batches._num_yielded == 0:  # noqa: SLF001 - no other way to know
+            # An iterator of another library may lack it, and the script's training must go on.
+            if getattr(batches, "_num_yielded", None) == 0:
                 self.meter.disturb("first_batch")
             with self.meter.waiting():
                 return stock(batches)

@@ -95,8 +95,8 @@ class ScriptTrials:
             if num_asked + missing > max(_MOST_ASKED * num_steps, _ALWAYS_ASKED):
                 raise OperationError(
                     f"{counted.num_steps} of {num_asked} steps of the script count: in the others it evaluates, saves "
-                    f"its state or waits between steps ({time.monotonic() - began:.0f} s; tuning needs steps in which "
-                    "it only trains)"
+                    f"its state, begins an epoch or pauses between steps ({time.monotonic() - began:.0f} s; tuning "
+                    "needs steps in which it only trains)"
                 )
             answers = self._ask("run", {**fields, "num_steps": missing, "settle": settle})
             num_asked += missing

@@ -119,8 +119,8 @@ class Comparison:
     `measurements` are by contestant, in the given order. `ratios` compare each other contestant with the first, each
     with its own 95 % interval. `best` is the contestant that is faster than every other, with 95 % confidence in all
     these comparisons together; None if there is none. `beats_first` are the contestants that are faster than the first,
-    with 95 % confidence in all of them together. `failures` are of contestants that could not be measured. The `centre`
-    of a block is its time.
+    with 95 % confidence in all of them together. `failures` are of contestants that could not be measured. `centre`
+    says whether the time of a block is its median or its mean.
     """
 
     measurements: Mapping[str, Measurement]

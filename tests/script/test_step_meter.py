@@ -13,6 +13,15 @@ class _Clock:
         return self.now
 
 
+def _begun() -> tuple[_Clock, StepMeter]:
+    """A meter whose first step has begun, and its clock."""
+    clock = _Clock()
+    meter = StepMeter(clock=clock)
+    meter.ends_a_step()
+    meter.step_begins()
+    return clock, meter
+
+
 def test_a_step_has_its_passes_its_update_and_what_follows() -> None:
     clock = _Clock()
     meter = StepMeter(clock=clock)
@@ -40,10 +49,7 @@ def test_a_step_has_its_passes_its_update_and_what_follows() -> None:
 
 def test_waits_before_the_update_are_no_part_of_what_follows_it() -> None:
     """A step that accumulates asks for batches between its passes."""
-    clock = _Clock()
-    meter = StepMeter(clock=clock)
-    meter.ends_a_step()
-    meter.step_begins()
+    clock, meter = _begun()
     with meter.waiting():
         clock.now = 2.0
     meter.update_ends()
@@ -55,10 +61,7 @@ def test_waits_before_the_update_are_no_part_of_what_follows_it() -> None:
 
 
 def test_passes_whose_update_is_skipped_are_no_step() -> None:
-    clock = _Clock()
-    meter = StepMeter(clock=clock)
-    meter.ends_a_step()
-    meter.step_begins()
+    clock, meter = _begun()
     clock.now = 2.0
     meter.update_is_skipped()
     assert meter.has_no_update
