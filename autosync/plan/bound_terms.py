@@ -13,6 +13,7 @@ from autosync.units import format_size, format_time
 
 TermKind = Literal[
     "compute",
+    "input",
     "node_out",
     "node_in",
     "total",
@@ -84,6 +85,7 @@ class Term:
 
 _WORDS: Mapping[TermKind, str] = {
     "compute": "forward and backward",
+    "input": "waiting for the loader's batch, forward and backward",
     "node_out": "what must leave the interface",
     "node_in": "what must enter the interface",
     "total": "what must pass all interfaces together",

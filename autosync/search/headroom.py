@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autosync.datasets.schema import Measurement
-from autosync.plan.bound_terms import TOO_SHORT, Bound, holds
+from autosync.plan.bound_terms import TOO_SHORT, Bound, Term, holds
 from autosync.search.link_times import LinkTime, busiest_link
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.links import PROCESSORS, busy_in_words
@@ -90,6 +90,18 @@ def input_wait(measurement: Measurement, model: ModelSpec) -> float:
         return 0.0
     by_loader = model.input is not None and model.input.by_loader
     return max(measurement.input.wait_seconds) if by_loader or measurement.input.in_step else 0.0
+
+
+def with_waits(limit: Bound, measurement: Measurement, shares: TimeShares) -> Bound:
+    """Return the bound for this step's script: where its own loaders make the batches, it has their waits, too.
+
+    No strategy changes these loaders, and none shortens their waits. A loader reads ahead while the rest of the step
+    goes on, so a shorter rest leaves it less time for the same batches.
+    """
+    if measurement.input is None or not measurement.input.in_step or not shares.input:
+        return limit
+    wait = Term(kind="input", subject="", num_bytes=0, seconds=shares.input + shares.compute)
+    return Bound(terms=(*limit.terms, wait))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,4 +203,5 @@ def possible_gain(
     default: Measurement, model: ModelSpec, cluster: ClusterSpec, limit: Bound, divided: Bound | None = None
 ) -> PossibleGain:
     """Return the largest possible gain over the measured stock DDP."""
-    return PossibleGain(default=time_shares(default, model, cluster, None), bound=limit, divided=divided)
+    shares = time_shares(default, model, cluster, None)
+    return PossibleGain(default=shares, bound=with_waits(limit, default, shares), divided=divided)

@@ -11,7 +11,7 @@ from autosync.plan.bound_terms import Bound
 from autosync.plan.stage_bound import least_divided_memory
 from autosync.search.graph_findings import graph_findings
 from autosync.search.guarantee import ProofResult, Verdict
-from autosync.search.headroom import Headroom, TimeShares, possible_gain, time_shares
+from autosync.search.headroom import Headroom, TimeShares, possible_gain, time_shares, with_waits
 from autosync.search.input_findings import input_findings
 from autosync.search.winner_usage import WinnerUsage
 from autosync.specs.cluster import ClusterSpec
@@ -58,7 +58,7 @@ def summary_fields(
         "tried": tried_by_origin(records),
         "winner": {
             **_winner(verdict, model, usage, bundle),
-            "headroom": _headroom(verdict.winner, limit, divided),
+            "headroom": _headroom(verdict.winner, model, cluster, limit, divided),
             "stages": _stages(verdict.winner, model, cluster),
         },
         "contests": [_contest(result, model, cluster) for result in verdict.results],
@@ -150,12 +150,16 @@ def _winner(verdict: Verdict, model: ModelSpec, usage: WinnerUsage, bundle: Path
     }
 
 
-def _headroom(winner: ProofResult, limit: Bound, divided: Bound | None) -> dict[str, object] | None:
+def _headroom(
+    winner: ProofResult, model: ModelSpec, cluster: ClusterSpec, limit: Bound, divided: Bound | None
+) -> dict[str, object] | None:
     """Return the possible gain over the winner; None for an inexact winner, for which the bound does not hold."""
     strategy = winner.candidate.strategy
     if strategy is not None and not strategy.is_exact:
         return None
-    left = Headroom(step=winner.measurement.median_seconds, bound=limit, divided=divided)
+    measured = winner.measurement
+    limit = with_waits(limit, measured, time_shares(measured, model, cluster, strategy))
+    left = Headroom(step=measured.median_seconds, bound=limit, divided=divided)
     return {
         "share_of_bound": left.share,
         "most_times_as_fast": left.most,

@@ -65,11 +65,14 @@ def test_waits_for_input_are_no_communication_where_steps_have_them(model: Model
     shares = time_shares(within, model, cluster, None)
     assert (shares.exposed, shares.input) == pytest.approx((0.01, 0.04))
     assert "waiting for input 40 ms" in str(shares)
-    told = str(possible_gain(within, model, cluster, bound(model, cluster)))
-    assert told.startswith(
+    limit = bound(model, cluster)
+    assert str(possible_gain(within, model, cluster, limit)) == (
         "communication that compute does not hide is 14% of stock DDP's step, and waiting for input, which no "
-        "synchronisation shortens, is 57%"
+        "synchronisation shortens, is 57%; no exact strategy on this cluster can be more than 1.17 times as fast "
+        "(60 ms: waiting for the loader's batch, forward and backward)"
     )
+    # Where tuning chooses the loader's settings, the waits are no limit.
+    assert possible_gain(before, model, cluster, limit).bound == limit
 
 
 def test_without_counted_bytes_nobody_knows_who_waits(model: ModelSpec, cluster: ClusterSpec) -> None:
