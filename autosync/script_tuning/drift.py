@@ -2,7 +2,8 @@
 
 Steps are taken in blocks. The median of a block hardly depends on single slow steps, and a change counts once several
 blocks in a row have it, so a short disturbance is none. What is usual is known from the proof, and after a change from
-the blocks that have shown it.
+the blocks that have shown it. Waits for input are left out: no strategy changes them, and workers that are done at the
+same time make few steps wait for many, so that blocks of the same training differ by much.
 """
 
 from __future__ import annotations

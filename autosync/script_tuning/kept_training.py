@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autosync.script_tuning.drift import Drift, DriftWatch
+from autosync.script_tuning.input_waits import InputWaits
 from autosync.script_tuning.service import ScriptTrials
 from autosync.search.guarantee import Verdict
 from autosync.strategy.bundle import Bundle
@@ -45,5 +46,13 @@ def keep_training(
 
 
 def winner_seconds(verdict: Verdict) -> list[float]:
-    """Return the times of the winner's steps in the proof, on the slowest rank each."""
-    return list(map(max, zip(*verdict.winner.measurement.step_seconds, strict=True)))
+    """Return the times of the winner's steps in the proof, on the slowest rank each.
+
+    None if they contain waits for input: the proof knows only their sum, and the watch leaves them out.
+    """
+    measured = verdict.winner.measurement
+    if measured.input is not None:
+        waits = InputWaits(step_seconds=measured.median_seconds, wait_seconds=max(measured.input.wait_seconds))
+        if waits.is_worth_telling:
+            return []
+    return list(map(max, zip(*measured.step_seconds, strict=True)))

@@ -155,7 +155,8 @@ class ScriptTrials:
     def train_on(self, bundle: Bundle | None) -> list[float] | None:
         """Train by a bundle, or by stock DDP, for some steps, without a limit of time.
 
-        Return the times of the steps that count, on the slowest rank each; None if the script has ended.
+        Return the times of the steps that count, on the slowest rank each, without the longest wait for input; None if
+        the script has ended.
         """
         num_steps, fields = self._num_watched, fields_of(bundle)
         is_change = fields["strategy_id"] != self._present
@@ -167,10 +168,13 @@ class ScriptTrials:
         counts = self._filter.count(answers)
         if is_change:
             counts[:_STEPS_OF_CHANGE] = [False] * _STEPS_OF_CHANGE
-        slowest = list(map(max, zip(*(answer["step_seconds"] for answer in answers), strict=True)))
+        slowest, waits = (
+            list(map(max, zip(*(answer[key] for answer in answers), strict=True)))
+            for key in ("step_seconds", "wait_seconds")
+        )
         wanted = round(_WATCHED_SECONDS / statistics.median(slowest))
         self._num_watched = min(max(wanted, _LEAST_WATCHED), _MOST_WATCHED)
-        return [seconds for seconds, is_counted in zip(slowest, counts, strict=True) if is_counted]
+        return [max(one - wait, 0.0) for one, wait, counted in zip(slowest, waits, counts, strict=True) if counted]
 
 
 class _Counted:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from autosync.datasets.measured_input import MeasuredInput
 from autosync.script_tuning.drift import Drift
 from autosync.script_tuning.kept_training import Chosen, keep_training, winner_seconds
 from autosync.script_tuning.service import ScriptTrials
@@ -29,13 +30,27 @@ class _Script:
         return self._seconds[self.num_steps - 8 : self.num_steps]
 
 
-def _chosen(seconds: float, bundle: str | None) -> Chosen:
-    measurement = SimpleNamespace(step_seconds=((seconds,) * 32, (seconds / 2,) * 32))
+def _chosen(seconds: float, bundle: str | None, *, wait_seconds: float = 0.0) -> Chosen:
+    measurement = SimpleNamespace(
+        step_seconds=((seconds,) * 32, (seconds / 2,) * 32),
+        median_seconds=seconds,
+        input=MeasuredInput(wait_seconds=(0.0, wait_seconds), in_step=True),
+    )
     return cast("Any", (SimpleNamespace(winner=SimpleNamespace(measurement=measurement)), bundle))
 
 
 def test_a_step_takes_as_long_as_its_slowest_rank() -> None:
     assert winner_seconds(_chosen(0.1, None)[0]) == [0.1] * 32
+
+
+def test_steps_of_the_proof_that_waited_for_input_do_not_show_what_is_usual_without() -> None:
+    assert winner_seconds(_chosen(0.1, None, wait_seconds=0.001)[0]) == [0.1] * 32
+    assert winner_seconds(_chosen(0.1, None, wait_seconds=0.01)[0]) == []
+    # The first steps show it, which are given without their waits.
+    script, drifts = _Script([0.09] * 80 + [0.2] * 80), list[Drift]()
+    chosen = _chosen(0.2, "winner", wait_seconds=0.11)
+    keep_training(cast("ScriptTrials", script), chosen, told=drifts.append, refused=pytest.fail)
+    assert [(drift.num_steps, drift.before_seconds) for drift in drifts] == [(104, 0.09)]
 
 
 def test_a_slower_training_is_told_until_the_script_ends() -> None:

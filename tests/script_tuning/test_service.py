@@ -153,9 +153,9 @@ def test_a_script_with_few_steps_to_spare_waits() -> None:
 def test_a_watched_script_goes_on_in_pieces_of_a_second() -> None:
     script = _Script(disturbances=lambda step: ["model_state"] if step == 20 else [])
     trials = script.trials()
-    # A step takes as long as on its slowest rank, and the disturbed one does not count.
-    assert trials.train_on(None) == [10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0, 17.0]
-    assert trials.train_on(None) == [18.0, 19.0, 20.0, 22.0, 23.0, 24.0, 25.0]
+    # A step takes as long as on its slowest rank, without the wait of 0.5 s. The disturbed one does not count.
+    assert trials.train_on(None) == [9.5, 10.5, 11.5, 12.5, 13.5, 14.5, 15.5, 16.5]
+    assert trials.train_on(None) == [17.5, 18.5, 19.5, 21.5, 22.5, 23.5, 24.5]
     assert script.asked == [("train", 8), ("train", 8)]
     assert trials.num_steps == 25
     script.refuses = "it has ended"
