@@ -24,8 +24,9 @@ READ_BYTES = (2**16, 2**18, 2**20, 2**23)
 READ_CONCURRENCY = (1, 4, 16)
 RIGHTS_OF_WAY: tuple[RightOfWay, ...] = get_args(RightOfWay)
 
-MOST_BATCHES_AHEAD = 64
-"""The largest number of batches that the workers of a rank hold in memory."""
+MOST_BATCHES_AHEAD = 16
+"""The most batches that the workers of a rank read ahead. They are in memory, and a trial must be far longer than they
+last: it would otherwise measure how fast batches are taken that were read before."""
 
 SPARE = 4.0
 """More than this many times the workers that keep up with compute are drawn less often."""

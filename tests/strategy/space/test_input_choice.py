@@ -146,6 +146,9 @@ def test_stated_settings_are_where_changes_begin(bare: ModelSpec, ddp: Strategy)
     for _ in range(20):
         changed = choice.change(None, rng)
         names = [field.name for field in fields(InputSettings)]
+        if changed.num_workers > stated.num_workers:
+            # More workers may read less far ahead each.
+            names.remove("prefetch_factor")
         assert sum(getattr(changed, name) != getattr(stated, name) for name in names) == 1
 
 
