@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
 from autosync import units
 from autosync.datasets.schema import Failure, Measurement
 from autosync.errors import OperationError
@@ -355,8 +353,7 @@ class _Field:
     def step_seconds(self) -> list[float]:
         """Return the time of each contestant's step (or period, if it has periods) at the end of its warm-up."""
         return [
-            self._service.steps_each(name)
-            * float(np.median(self._warmups[name].seconds[-self._policies[name].window_steps :]))
+            self._service.steps_each(name) * self._warmups[name].latest_seconds(self._policies[name])
             for name in self._contestants
         ]
 

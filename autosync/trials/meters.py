@@ -5,12 +5,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from autosync.specs.cluster import ClusterSpec
 
 _PROC = Path("/proc")
+
+_QUIET_SECONDS = 0.03
+_QUIET_BYTES = 32 * 1024
+"""An interface is quiet if so many bytes or fewer arrive in this time. Heartbeats and the rank's own control need less.
+"""
+_MOST_QUIET_WAIT = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +47,19 @@ def cpu_share(before: Reading, after: Reading) -> float:
     """Return the used share of the machine's processor time between two readings; 0 if no tick has passed."""
     ticks = after.ticks - before.ticks
     return min(1.0, max(0.0, (after.busy_ticks - before.busy_ticks) / ticks)) if ticks > 0 else 0.0
+
+
+def wait_until_quiet(interface: str | None) -> None:
+    """Wait until hardly any bytes arrive over the interface, as long as answers to earlier requests may take.
+
+    Return at once for loopback or an unknown interface.
+    """
+    give_up, arrived = time.monotonic() + _MOST_QUIET_WAIT, read_meters(interface).received_bytes
+    while arrived is not None and time.monotonic() < give_up:
+        time.sleep(_QUIET_SECONDS)
+        before, arrived = arrived, read_meters(interface).received_bytes
+        if arrived is not None and arrived - before < _QUIET_BYTES:
+            return
 
 
 def _bytes_of(interface: str) -> tuple[int | None, int | None]:

@@ -7,6 +7,10 @@ which would seem to take no time.
 
 All steps of a sample belong to one run. So a slow first step is in the first sample alone, and no two blocks of a
 comparison share a step.
+
+**Where blocks begin.** A loader goes on where it was paused, and at the end of an epoch a step waits for a batch of the
+next one. The first steps of a block do not count. If each block were as long, these might be the same steps of all
+epochs, and their waits in no figure. So blocks begin with a few steps more or less.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ from autosync.trials.statistics import Centre
 MOST_STEPS = 64
 """The most steps of a sample. Longer averaging periods are refused: no trial is long enough for several of them. If
 workers need more steps for their turns, a sample is shorter than a turn, and may have one wait too many or too few."""
+
+_GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 STEPS_AT_ONCE = 8
 """The steps of a request, or those of one sample if that is longer: requests to ranks have a deadline."""
@@ -55,6 +61,7 @@ class PeriodService:
         self._steps_each: dict[str, int] = {}
         self._centres: dict[str, Centre] = {}
         self._lags: dict[str, int] = {}
+        self._num_blocks: dict[str, int] = {}
 
     def steps_each(self, name: str) -> int:
         """Return the number of steps in a sample of a prepared contestant."""
@@ -75,13 +82,14 @@ class PeriodService:
         self._steps_each[contestant.name] = steps_of_sample(period, max(num_turn_steps, 1))
         self._centres[contestant.name] = "mean" if num_turn_steps else "median"
         self._lags[contestant.name] = 0 if strategy is None else strategy_lag(strategy)
+        self._num_blocks[contestant.name] = 0
 
     def run(self, name: str, num_steps: int, *, settle: bool = False) -> Samples:
         """Run samples of a contestant. With `settle`, it began with idle links, and ends with idle links again."""
         steps_each = self._steps_each[name]
-        if settle and (lag := self._lags[name]):
-            # What may come late has nothing to wait for in the first steps after idle links: they show compute alone.
-            self._service.run(name, lag)
+        # What may come late has nothing to wait for in the first steps after idle links: they show compute alone.
+        if settle and (num_lead_steps := self._lags[name] + self._next_shift(name)):
+            self._service.run(name, num_lead_steps)
         if steps_each == 1:
             return self._service.run(name, num_steps, settle=settle)
         at_once = max(STEPS_AT_ONCE // steps_each, 1)
@@ -92,10 +100,17 @@ class PeriodService:
         ]
         return _joined(runs, steps_each)
 
+    def _next_shift(self, name: str) -> int:
+        """Return by how many steps the next block begins late: see the note on where blocks begin."""
+        if self._centres[name] == "median":
+            return 0
+        number, self._num_blocks[name] = self._num_blocks[name], self._num_blocks[name] + 1
+        # Multiples of the golden ratio are spread evenly, however many there are.
+        return int(number * _GOLDEN_RATIO % 1 * 2 * self._steps_each[name])
+
     def release(self, name: str) -> None:
-        self._steps_each.pop(name, None)
-        self._centres.pop(name, None)
-        self._lags.pop(name, None)
+        for known in (self._steps_each, self._centres, self._lags, self._num_blocks):
+            known.pop(name, None)
         self._service.release(name)
 
 

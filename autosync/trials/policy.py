@@ -16,7 +16,7 @@ from autosync.trials.contestant import Contestant
 from autosync.trials.measured_inputs import mean_input
 from autosync.trials.periods import PeriodService
 from autosync.trials.samples import Samples, Service, cpu_share, mean_bytes, peak_memory_bytes, run_seconds
-from autosync.trials.statistics import Centre, Interval, correlated_interval
+from autosync.trials.statistics import Centre, Interval, centre_of, correlated_interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ def is_slow_at_a_glance(seconds: Sequence[float], best_seconds: float | None, po
 
 def next_run(seconds: Sequence[float], spent_seconds: float, policy: Policy) -> int:
     """Return the number of steps of the next run after the warm-up, within the budget; 0 if the budget is spent."""
-    left = (policy.budget_seconds - spent_seconds) / float(np.median(seconds))
+    left = (policy.budget_seconds - spent_seconds) / float(centre_of(seconds, policy.centre))
     # The first step of each run is taken but not counted.
     return min(policy.steps_per_run, policy.max_steps - len(seconds), max(int(left) - 1, 0))
 
@@ -217,6 +217,10 @@ class Tally:
     def seconds(self) -> tuple[float, ...]:
         """The time of each step, without the steps that are left out."""
         return seconds_of_steps(self._ranks)
+
+    def latest_seconds(self, policy: Policy) -> float:
+        """Return the time of a step at the end of the runs so far."""
+        return float(centre_of(self.seconds[-policy.window_steps :], policy.centre))
 
     @property
     def peak_memory_bytes(self) -> tuple[int, ...]:

@@ -165,8 +165,8 @@ class RankWorker:
             )
             return {}
         if bundle is not None and bundle.strategy.stages:
-            self._trainings[request["name"]] = self._staged(task, bundle)
-            return {}
+            staged = self._trainings[request["name"]] = self._staged(task, bundle)
+            return {"num_turn_steps": staged.num_turn_steps}
         training = ContestantTraining(
             task,
             bundle=bundle,
@@ -232,6 +232,9 @@ class RankWorker:
             self.doing = "waiting for what its steps have left under way"
             training.settle()
         training.pause()
+        if request["settle"] and training.num_turn_steps:
+            # Its workers have stopped. What they have asked for still comes, over the links of the next contestant.
+            meters.wait_until_quiet(self._interface)
         self._running = None
         self.doing = "waiting for the other ranks to end their steps"
         dist.barrier()

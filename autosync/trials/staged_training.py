@@ -60,6 +60,11 @@ class StagedTraining:
         self._trainer.state_dict()
         return {name: parameter.detach() for name, parameter in self._trainer.model.named_parameters()}
 
+    @property
+    def num_turn_steps(self) -> int:
+        """Return 0: no loader reads its batches."""
+        return 0
+
     def take_losses(self) -> list[float]:
         """Return the loss of each step since the last call."""
         losses, self._losses = self._losses, []
