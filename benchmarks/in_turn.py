@@ -9,7 +9,8 @@ from pathlib import Path
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.bundle import Bundle
-from autosync.trials.compare import Comparison, compare
+from autosync.trials.compare import compare
+from autosync.trials.comparison import Comparison
 from autosync.trials.contestant import Contestant
 from autosync.trials.service import TrialService
 

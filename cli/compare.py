@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from autosync.specs.cluster import ClusterSpec
     from autosync.specs.model import ModelSpec
-    from autosync.trials.compare import Comparison
+    from autosync.trials.comparison import Comparison
     from autosync.trials.contestant import Contestant
     from autosync.trials.statistics import Interval
 

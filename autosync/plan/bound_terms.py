@@ -14,6 +14,7 @@ from autosync.units import format_size, format_time
 TermKind = Literal[
     "compute",
     "input",
+    "loader",
     "node_out",
     "node_in",
     "total",
@@ -86,6 +87,7 @@ class Term:
 _WORDS: Mapping[TermKind, str] = {
     "compute": "forward and backward",
     "input": "waiting for the loader's batch, forward and backward",
+    "loader": "in which loaders make a batch",
     "node_out": "what must leave the interface",
     "node_in": "what must enter the interface",
     "total": "what must pass all interfaces together",

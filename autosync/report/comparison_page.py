@@ -23,7 +23,7 @@ from autosync.specs.profile.quality import profile_warning
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.describe import in_words
 from autosync.strategy.representation import Strategy
-from autosync.trials.compare import Comparison, Ratio
+from autosync.trials.comparison import Comparison, Ratio
 from autosync.trials.contestant import Contestant
 from autosync.units import format_size
 

@@ -6,7 +6,7 @@
 - `refusals` lists the uses of `DistributedDataParallel` that a bundle cannot serve.
 - `door` patches torch and restores it.
 - `switching` and `switching_door` do the same for a script whose strategy changes between two of its steps.
-- `step_meter` tells where steps begin and measures them.
+- `step_meter` tells where steps begin and measures them, with `reserves`: the batches that loaders have ready.
 - `observing` and `gradient_uses` make a model spec of the first steps of a script.
 - `program` runs a script or a module as `python` does.
 """

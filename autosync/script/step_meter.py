@@ -10,7 +10,9 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from autosync.script.reserves import Reserves
 
 Disturbance = Literal["evaluation", "bare_forward", "model_state", "optimizer_state", "first_batch"]
 """What a script does besides training: a forward pass in evaluation mode, one without gradients, reading the state_dict
@@ -24,13 +26,15 @@ class StepTime:
 
     In `wait_seconds` it waited for batches of DataLoaders. `gap_seconds` is the part of `seconds` that follows the
     optimizer's step, without such waits: at times an evaluation runs in it, or a checkpoint is written. `disturbances`
-    are the kinds of what the script did within the step besides training.
+    are the kinds of what the script did within the step besides training. `lost_share` is the part of its batches that
+    loaders had read ahead and did not make good within the step; negative if they have more ready now.
     """
 
     seconds: float
     gap_seconds: float
     disturbances: frozenset[Disturbance] = frozenset()
     wait_seconds: float = 0.0
+    lost_share: float = 0.0
 
 
 class StepMeter:
@@ -39,6 +43,8 @@ class StepMeter:
     def __init__(self, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self.num_steps = 0
         """The number of steps measured."""
+        self.reserves = Reserves()
+        """The batches that the script's loaders have ready."""
         self._steps: list[StepTime] = []
         self._clock = clock
         self._began: float | None = None
@@ -74,6 +80,7 @@ class StepMeter:
                 gap_seconds=now - self._updated - (self._wait_seconds - self._waited_before),
                 disturbances=frozenset(self._disturbances),
                 wait_seconds=self._wait_seconds,
+                lost_share=self.reserves.lost_share(),
             )
         )
         return True
@@ -84,6 +91,7 @@ class StepMeter:
         self._is_skipped = False
         self._disturbances.clear()
         self._wait_seconds = self._waited_before = 0.0
+        self.reserves.step_begins()
         self._began = self._clock()
 
     def update_ends(self) -> None:
@@ -96,11 +104,12 @@ class StepMeter:
         self._is_skipped = True
 
     @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """The script waits for a batch meanwhile."""
+    def waiting(self, batches: Any) -> Iterator[None]:
+        """The script waits for a batch of a DataLoader's iterator meanwhile."""
         began = self._clock()
         try:
             yield
+            self.reserves.batch_is_taken(batches)
         finally:
             self._wait_seconds += self._clock() - began
 

@@ -236,7 +236,7 @@ class SwitchingDoor(Door):
             # An iterator of another library may lack it, and the script's training must go on.
             if getattr(batches, "_num_yielded", None) == 0:
                 self.meter.disturb("first_batch")
-            with self.meter.waiting():
+            with self.meter.waiting(batches):
                 return stock(batches)
 
         return next_batch

@@ -35,6 +35,15 @@ _SECONDS_AT_ONCE = 0.5
 _MOST_AT_ONCE = 16
 """While this process works, requests are for steps of about this time: the work and the requests share a lock."""
 
+_SUSTAINED = 5
+_SUSTAINED_SECONDS = 60.0
+"""To see whether loaders keep up, a script trains for this many times the batches that they read ahead, to use these
+up, and then as long to measure. If that takes too long, it trains for fewer steps. A loader that is slower by less than
+a tenth may seem to keep up."""
+_LEAST_LOST = 3.0
+"""Fewer batches may be missing by chance: workers are somewhere in their next ones."""
+_MOST_LOST_SHARE = 0.9
+
 _STEPS_OF_CHANGE = 2
 _WATCHED_SECONDS = 1.0
 _LEAST_WATCHED = 8
@@ -67,6 +76,8 @@ class ScriptTrials:
         first.add(observed, self._filter.count(observed))
         waits = InputWaits.of(first.of_ranks("step_seconds"), first.of_ranks("wait_seconds"))
         self._waits_for_loaders = waits is not None and waits.is_worth_telling
+        self._num_ahead = max(int(one["num_ahead"]) for one in observed)
+        """The batches that the script's loaders read ahead."""
         self._fields: dict[str, Mapping[str, Any]] = {}
         self._present: str | None = None
         self._num_watched = _LEAST_WATCHED
@@ -86,15 +97,24 @@ class ScriptTrials:
 
     def run(self, name: str, num_steps: int, *, settle: bool = False) -> StepSamples:
         """Train by a contestant until `num_steps` steps count."""
-        fields, began = self._fields[name], time.monotonic()
         counted = _Counted()
+        self._count(counted, self._fields[name], num_steps, settle=settle)
+        for key, kept in (("step_seconds", self._step_seconds), ("wait_seconds", self._wait_seconds)):
+            for of_rank, seconds in zip(kept, counted.of_ranks(key), strict=True):
+                of_rank.extend(seconds)
+        return counted.samples(num_steps)
+
+    def _count(self, counted: _Counted, fields: Mapping[str, Any], num_steps: int, *, settle: bool) -> None:
+        """Train until `num_steps` more steps count."""
+        began, wanted = time.monotonic(), counted.num_steps + num_steps
         # The first step after a change makes what later ones use again.
         missing = num_steps + (fields["strategy_id"] != self._present)
         num_asked = 0
         while missing > 0:
             if num_asked + missing > max(_MOST_ASKED * num_steps, _ALWAYS_ASKED):
+                num_counted = counted.num_steps - wanted + num_steps
                 raise OperationError(
-                    f"{counted.num_steps} of {num_asked} steps of the script count: in the others it evaluates, saves "
+                    f"{num_counted} of {num_asked} steps of the script count: in the others it evaluates, saves "
                     f"its state, begins an epoch or pauses between steps ({time.monotonic() - began:.0f} s; tuning "
                     "needs steps in which it only trains)"
                 )
@@ -105,12 +125,31 @@ class ScriptTrials:
                 # The first step of a further run begins with idle links.
                 counts[0] = False
             counted.add(answers, counts)
-            missing = num_steps - counted.num_steps
+            missing = wanted - counted.num_steps
             missing += missing > 0
-        for key, kept in (("step_seconds", self._step_seconds), ("wait_seconds", self._wait_seconds)):
-            for of_rank, seconds in zip(kept, counted.of_ranks(key), strict=True):
-                of_rank.extend(seconds)
-        return counted.samples(num_steps)
+
+    def sustained(self, contestant: Contestant) -> float | None:
+        """Return how long a step by a contestant takes if its loaders make no batch faster; None if they keep up.
+
+        In the turns of others, workers read ahead. So the script first trains by this contestant for some time. From
+        then on, steps wait, or take more batches than are made: a part of them is then what was read ahead before.
+        """
+        if not self._num_ahead:
+            return None
+        affordable = round(_SUSTAINED_SECONDS / statistics.median(self._step_seconds[0][-_LEAST_WATCHED:]))
+        num_steps = max(min(_SUSTAINED * self._num_ahead, affordable), self._num_ahead)
+        fields, counted = fields_of(contestant.bundle), _Counted()
+        while counted.num_steps < 2 * num_steps:
+            self._count(counted, fields, min(2 * num_steps - counted.num_steps, _MOST_AT_ONCE), settle=False)
+        steps, waits, lost = (
+            [of_rank[-num_steps:] for of_rank in counted.of_ranks(key)]
+            for key in ("step_seconds", "wait_seconds", "lost_shares")
+        )
+        most_lost = max(map(sum, lost))
+        mean = InputWaits.of(steps, waits)
+        if mean is None or (most_lost < _LEAST_LOST and not mean.is_worth_telling):
+            return None
+        return mean.step_seconds / (1 - min(max(most_lost, 0.0) / num_steps, _MOST_LOST_SHARE))
 
     @property
     def input_waits(self) -> InputWaits | None:
@@ -194,7 +233,7 @@ class _Counted:
 
     def add(self, answers: Sequence[Answer], counts: Sequence[bool]) -> None:
         if not self._kept:
-            self._kept = {key: [[] for _ in answers] for key in ("step_seconds", "wait_seconds")}
+            self._kept = {key: [[] for _ in answers] for key in ("step_seconds", "wait_seconds", "lost_shares")}
         for key, of_ranks in self._kept.items():
             for kept, answer in zip(of_ranks, answers, strict=True):
                 kept += [seconds for seconds, is_counted in zip(answer[key], counts, strict=True) if is_counted]

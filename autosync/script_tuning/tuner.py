@@ -138,7 +138,14 @@ def _search_and_prove(
         search.run()
         finalists = search.finalists(ground.simulator)
         best_seconds, seed = search.status.best_seconds, plan.settings.seed
-        verdict = prove(run.trials, finalists, best_seconds=best_seconds, seed=seed, progress=progress)
+        verdict = prove(
+            run.trials,
+            finalists,
+            best_seconds=best_seconds,
+            seed=seed,
+            sustained=plan.running.sustained,
+            progress=progress,
+        )
         records = records_of(run, search)
     return hand_over(plan, run, search, verdict, records, output=output, began=began)
 

@@ -10,7 +10,7 @@ strategies also train for a short while. One whose training fails, or whose loss
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -23,11 +23,13 @@ from autosync.search.training_fidelity import TrainingFidelity, measure_fideliti
 from autosync.search.trial_runner import TrialRunner
 from autosync.strategy.emit.settings import DdpSettings
 from autosync.strategy.stage_compute import strategy_compute_seconds
-from autosync.trials.compare import Comparison, Ratio, compare, speedup_frame
+from autosync.trials.compare import compare
+from autosync.trials.comparison import Comparison, Ratio, speedup_frame
 from autosync.trials.contestant import Contestant
 from autosync.trials.outages import Outages
 from autosync.trials.policy import measure
 from autosync.trials.service import TrialFailed
+from autosync.units import format_time
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,7 +88,8 @@ class Verdict:
     `against` compares the winner with the other baselines, and the fastest contestant with the winner. `left_out` has
     the contestants that could not be measured again, by name. `fidelities` tells how inexact strategies train, by the
     ids of the strategies. `other_cpu_share` is the share of this machine's processors that other programs used
-    meanwhile; None if it is unknown.
+    meanwhile; None if it is unknown. `loader_seconds` is the time in which a script's loaders make a batch; None if
+    they keep up with all contestants.
     """
 
     results: tuple[ProofResult, ...]
@@ -95,6 +98,7 @@ class Verdict:
     left_out: Mapping[str, Failure]
     fidelities: Mapping[str, TrainingFidelity] = field(default_factory=dict)
     other_cpu_share: float | None = None
+    loader_seconds: float | None = None
 
     @property
     def default(self) -> ProofResult:
@@ -154,11 +158,13 @@ def prove(
     baselines: Sequence[Baseline] = (),
     best_seconds: float | None = None,
     seed: int = 0,
+    sustained: Callable[[Contestant], float | None] = lambda _: None,
     progress: ProgressListener = SILENT,
 ) -> Verdict:
     """Measure stock DDP, the finalists and the baselines in turn and declare the winner.
 
-    `best_seconds` is the best median of the trials; None if there were no trials.
+    `best_seconds` is the best median of the trials; None if there were no trials. `sustained` trains by a contestant
+    alone, and returns how long a step then takes if loaders do not keep up: no other contestant's steps are shorter.
     """
     contestants, crowded_out = _as_fit(proof_contestants(trials, finalists, baselines), trials)
     if len(contestants) == 1:
@@ -177,10 +183,15 @@ def prove(
         progress=progress.now,
     )
     other_cpu_share = trials.other_cpu_share()
+    fastest = min(comparison.measurements.items(), key=lambda one: one[1].median_seconds)[0]
+    loader_seconds = sustained(next(one.run_as for one in contestants if one.name == fastest))
+    if loader_seconds is not None:
+        progress.note(f"no step is shorter than {format_time(loader_seconds)}: loaders make batches no faster")
+        comparison = comparison.limited(loader_seconds)
     measured = [one.candidate for one in contestants if one.name in comparison.measurements]
     verdict = judge(comparison, contestants, measure_fidelities(trials, measured, progress))
     left_out = {**crowded_out, **verdict.left_out}
-    return replace(verdict, left_out=left_out, other_cpu_share=other_cpu_share)
+    return replace(verdict, left_out=left_out, other_cpu_share=other_cpu_share, loader_seconds=loader_seconds)
 
 
 def _as_fit(
@@ -297,7 +308,8 @@ def judge(
         if one.name in comparison.measurements
     )
     lost = {key for key, one in fidelities.items() if one.cannot_win}
-    beats = [result for result in results if result.name in comparison.beats_first]
+    beats_first = comparison.beats_first
+    beats = [result for result in results if result.name in beats_first]
     faster = [result for result in beats if result.candidate.strategy_id not in lost]
     fastest = max(faster, key=_speedup, default=results[0])
     simpler = next((one for one in faster if one.contestant.role == "best bucket"), None)

@@ -104,6 +104,13 @@ def with_waits(limit: Bound, measurement: Measurement, shares: TimeShares) -> Bo
     return Bound(terms=(*limit.terms, wait))
 
 
+def with_loader(limit: Bound, loader_seconds: float | None) -> Bound:
+    """Return the bound for a script whose loaders make a batch in this time; the given one if they keep up."""
+    if loader_seconds is None:
+        return limit
+    return Bound(terms=(*limit.terms, Term(kind="loader", subject="", num_bytes=0, seconds=loader_seconds)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headroom:
     """The gap between a measured step and the bound of exact strategies.

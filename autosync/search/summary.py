@@ -19,7 +19,7 @@ from autosync.specs.model import ModelSpec
 from autosync.specs.profile.quality import profile_fields
 from autosync.strategy.describe import schedule_in_words
 from autosync.strategy.stage_words import stages_in_words
-from autosync.trials.compare import Ratio
+from autosync.trials.comparison import Ratio
 from autosync.units import format_size, format_time
 
 

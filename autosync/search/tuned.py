@@ -12,6 +12,7 @@ from autosync.datasets.schema import Record
 from autosync.frames import sentence_and_table
 from autosync.search.candidates import candidate_of
 from autosync.search.guarantee import Verdict
+from autosync.search.headroom import with_loader
 from autosync.search.own_cost import peak_memory_bytes
 from autosync.search.running_study import RunningStudy
 from autosync.search.search_loop import SearchLoop
@@ -114,7 +115,7 @@ def hand_over(
         baselines=records.baselines,
         outages=records.outages,
         verdict=verdict,
-        limit=trials.bound(),
+        limit=with_loader(trials.bound(), verdict.loader_seconds),
         divided=trials.stage_bound(),
         why_undivided=plan.told_undivided,
         usage=how,

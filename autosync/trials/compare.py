@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
 
 from autosync import units
 from autosync.datasets.schema import Failure, Measurement
 from autosync.errors import OperationError
-from autosync.frames import sentence_and_table
+from autosync.trials.comparison import Comparison, confidence_of_each
 from autosync.trials.contestant import Contestant
 from autosync.trials.outages import Outages
 from autosync.trials.periods import PeriodService
@@ -31,13 +30,7 @@ from autosync.trials.policy import (
 )
 from autosync.trials.samples import Service
 from autosync.trials.service import TrialFailed
-from autosync.trials.statistics import CONFIDENCE, Centre, Interval, blocked_interval, min_rounds, round_ratio
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-Blocks = Mapping[str, Sequence[Sequence[float]]]
-"""For each contestant and each round, the seconds of its steps."""
+from autosync.trials.statistics import Centre, blocked_interval, min_rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,90 +56,6 @@ class Design:
 
 
 DEFAULT_DESIGN = Design()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ratio:
-    """The ratio of two contestants' speeds: how many times as fast `name` is as `other`."""
-
-    name: str
-    other: str
-    speedup: Interval
-    least_difference: float
-
-    @property
-    def verdict(self) -> Literal["faster", "slower", "no difference found"]:
-        """The verdict: a difference counts if the whole interval lies beyond 1 by more than the least difference."""
-        if self.speedup.low > 1 + self.least_difference:
-            return "faster"
-        if self.speedup.high < 1 / (1 + self.least_difference):
-            return "slower"
-        return "no difference found"
-
-    def __str__(self) -> str:
-        interval = f"({self.speedup.low:.3f} to {self.speedup.high:.3f})"
-        if self.verdict == "no difference found":
-            return f"no difference found between {self.name} and {self.other} {interval}"
-        return f"{self.name} is {self.speedup.value:.3f} times as fast as {self.other} {interval}"
-
-
-def speedup_frame(measurements: Mapping[str, Measurement], speedups: Mapping[str, Interval]) -> pd.DataFrame:
-    """Return a row for each contestant. Times are milliseconds of a step; a contestant may have no speed-up."""
-    import pandas as pd
-
-    measured = list(measurements.values())
-    ratios = [speedups.get(name) for name in measurements]
-    return pd.DataFrame(
-        {
-            "contestant": list(measurements),
-            "step_ms": [one.median_seconds * 1e3 for one in measured],
-            "low_ms": [one.low_seconds * 1e3 for one in measured],
-            "high_ms": [one.high_seconds * 1e3 for one in measured],
-            "speedup": [None if one is None else one.value for one in ratios],
-            "speedup_low": [None if one is None else one.low for one in ratios],
-            "speedup_high": [None if one is None else one.high for one in ratios],
-            "flags": [", ".join(one.flags) for one in measured],
-        }
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """The result of a comparison.
-
-    `measurements` are by contestant, in the given order. `ratios` compare each other contestant with the first, each
-    with its own 95 % interval. `best` is the contestant that is faster than every other, with 95 % confidence in all
-    these comparisons together; None if there is none. `beats_first` are the contestants that are faster than the first,
-    with 95 % confidence in all of them together. `failures` are of contestants that could not be measured. `centre`
-    says whether the time of a block is its median or its mean.
-    """
-
-    measurements: Mapping[str, Measurement]
-    ratios: tuple[Ratio, ...]
-    best: str | None
-    beats_first: tuple[str, ...]
-    failures: Mapping[str, Failure]
-    num_rounds: int
-    steps_per_round: int
-    blocks: Blocks = field(repr=False)
-    centre: Centre
-    least_difference: float
-
-    def between(self, name: str, other: str) -> Ratio:
-        """Return how many times as fast a contestant is as another, if one was chosen because of these results.
-
-        Such a choice favours lucky results, so the interval has 95 % confidence for all possible choices together.
-        """
-        confidence = _confidence_of_each(len(self.blocks) - 1)
-        speedup = round_ratio(self.blocks[other], self.blocks[name], confidence=confidence, centre=self.centre)
-        return Ratio(name=name, other=other, speedup=speedup, least_difference=self.least_difference)
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return a row for each contestant. Speed-ups are over the first; times are milliseconds of a step."""
-        return speedup_frame(self.measurements, {ratio.name: ratio.speedup for ratio in self.ratios})
-
-    def _repr_html_(self) -> str:
-        return sentence_and_table(". ".join([*map(str, self.ratios), ""]).strip(), self.to_frame())
 
 
 def compare(
@@ -183,17 +92,14 @@ def compare(
             field.run_round(draw_order(field.names, lots), steps_per_round)
     finally:
         field.release()
-    blocks, centre = field.blocks(), field.centre
+    blocks = field.blocks()
     return Comparison(
         measurements={name: field.measurement(name, (compute_seconds or {}).get(name)) for name in blocks},
-        ratios=ratios_to_first(blocks, design, centre),
-        best=best_of(blocks, design, centre),
-        beats_first=faster_than_first(blocks, design, centre),
         failures=field.failures,
         num_rounds=len(next(iter(blocks.values()))),
         steps_per_round=steps_per_round,
         blocks=blocks,
-        centre=centre,
+        centre=field.centre,
         least_difference=design.least_difference,
     )
 
@@ -203,7 +109,7 @@ def plan_rounds(step_seconds: Sequence[float], design: Design) -> tuple[int, int
 
     If the budget is too small, there are first fewer steps per round, then fewer rounds.
     """
-    needed = min_rounds(_confidence_of_each(len(step_seconds) - 1))
+    needed = min_rounds(confidence_of_each(len(step_seconds) - 1))
     num_rounds = max(needed, min(design.num_rounds, design.num_steps))
     steps_per_round = max(1, design.num_steps // num_rounds)
     # One more step starts the block of each contestant.
@@ -216,47 +122,6 @@ def plan_rounds(step_seconds: Sequence[float], design: Design) -> tuple[int, int
 def draw_order(names: Sequence[str], lots: random.Random) -> list[str]:
     """Draw the order of one round. Every order is equally likely, independently of earlier rounds."""
     return lots.sample(list(names), len(names))
-
-
-def ratios_to_first(blocks: Blocks, design: Design, centre: Centre = "median") -> tuple[Ratio, ...]:
-    """Return the ratio of each other contestant to the first."""
-    first, *others = blocks
-    return tuple(_ratio(blocks, name, first, design, centre=centre) for name in others)
-
-
-def faster_than_first(blocks: Blocks, design: Design, centre: Centre = "median") -> tuple[str, ...]:
-    """Return the contestants that are faster than the first, with 95 % confidence in all of them (Bonferroni)."""
-    first, *others = blocks
-    confidence = _confidence_of_each(len(others))
-    ratios = [_ratio(blocks, name, first, design, confidence=confidence, centre=centre) for name in others]
-    return tuple(one.name for one in ratios if one.verdict == "faster")
-
-
-def best_of(blocks: Blocks, design: Design, centre: Centre = "median") -> str | None:
-    """Return the contestant that is faster than each of the others, or None.
-
-    Each of its k - 1 comparisons has the confidence 1 - 5 %/(k - 1). If all k contestants are equal, one contestant
-    beats another by chance with a probability of at most half of 5 %/(k - 1). So the probability that any contestant
-    beats all others by chance is at most k/(2k - 2) times 5 %.
-    """
-    confidence = _confidence_of_each(len(blocks) - 1)
-    for name in blocks:
-        others = [other for other in blocks if other != name]
-        ratios = [_ratio(blocks, name, other, design, confidence=confidence, centre=centre) for other in others]
-        if all(one.verdict == "faster" for one in ratios):
-            return name
-    return None
-
-
-def _ratio(
-    blocks: Blocks, name: str, other: str, design: Design, *, centre: Centre, confidence: float = CONFIDENCE
-) -> Ratio:
-    speedup = round_ratio(blocks[other], blocks[name], confidence=confidence, centre=centre)
-    return Ratio(name=name, other=other, speedup=speedup, least_difference=design.least_difference)
-
-
-def _confidence_of_each(num_comparisons: int) -> float:
-    return 1 - (1 - CONFIDENCE) / max(num_comparisons, 1)
 
 
 class _Field:

@@ -21,7 +21,8 @@ from autosync.plan.bound_terms import rates_of
 from autosync.specs.background_load import BackgroundLoad
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
-from autosync.trials.compare import Comparison, Design, Ratio, compare
+from autosync.trials.compare import Design, compare
+from autosync.trials.comparison import Comparison, Ratio
 from autosync.trials.contestant import Contestant
 from autosync.trials.policy import Policy
 from autosync.trials.probe import ProbeSettings, probe

@@ -33,7 +33,7 @@ def test_a_step_has_its_passes_its_update_and_what_follows() -> None:
     assert not meter.ends_a_step()
     clock.now = 5.0
     meter.update_ends()
-    with meter.waiting():
+    with meter.waiting(object()):
         clock.now = 5.75
     clock.now = 6.0
     assert meter.ends_a_step()
@@ -50,10 +50,10 @@ def test_a_step_has_its_passes_its_update_and_what_follows() -> None:
 def test_waits_before_the_update_are_no_part_of_what_follows_it() -> None:
     """A step that accumulates asks for batches between its passes."""
     clock, meter = _begun()
-    with meter.waiting():
+    with meter.waiting(object()):
         clock.now = 2.0
     meter.update_ends()
-    with meter.waiting():
+    with meter.waiting(object()):
         clock.now = 2.5
     clock.now = 3.0
     assert meter.ends_a_step()

@@ -24,11 +24,22 @@ NOTHING = InputSums().to_plain()
 class _Script:
     """Two ranks of a script, whose steps take as many seconds as their number; some of them are disturbed."""
 
-    def __init__(self, *, disturbances: Callable[[int], list[str]] = lambda _: [], wait_seconds: float = 0.5) -> None:
+    def __init__(
+        self,
+        *,
+        disturbances: Callable[[int], list[str]] = lambda _: [],
+        wait_seconds: float = 0.5,
+        lost_share: float = 0.0,
+        num_ahead: int = 0,
+        seconds_each: float = 1.0,
+    ) -> None:
         self.asked: list[tuple[str, int]] = []
         self.refuses: str | None = None
         self._disturbances = disturbances
         self._wait_seconds = wait_seconds
+        self._lost_share = lost_share
+        self._num_ahead = num_ahead
+        self._seconds_each = seconds_each
         self._num_steps = 0
 
     def ask(self, request: str, fields: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -40,10 +51,12 @@ class _Script:
         self._num_steps += count
         return [
             {
-                "step_seconds": [float(step + rank) for step in steps],
+                "step_seconds": [self._seconds_each * (step + rank) for step in steps],
                 "gap_seconds": [0.0 for _ in steps],
                 "disturbances": [self._disturbances(step) for step in steps],
                 "wait_seconds": [self._wait_seconds for _ in steps],
+                "lost_shares": [self._lost_share * rank for _ in steps],
+                "num_ahead": self._num_ahead,
                 "input": {**NOTHING, "num_batches": count, "read_seconds": 0.25 * count, "hosts": {"s": [10, 2.0]}},
                 "cpu_share": 0.25 * (rank + 1),
                 "bytes_sent": 10 * count,
@@ -148,6 +161,34 @@ def test_a_script_with_few_steps_to_spare_waits() -> None:
     threading.Timer(0.2, release.set).start()
     trials.train_while(release.wait, None)
     assert trials.num_steps <= 9 + 60 + 60
+
+
+STOCK = Contestant(name="stock")
+
+
+def test_a_script_whose_loaders_have_no_workers_needs_no_long_run() -> None:
+    script = _Script()
+    assert script.trials().sustained(STOCK) is None
+    assert script.asked == []
+
+
+def test_loaders_keep_up_where_steps_neither_wait_nor_use_up_what_was_read_ahead() -> None:
+    script = _Script(num_ahead=4, wait_seconds=0.0, lost_share=0.4)
+    trials = script.trials()
+    trials.run("stock", 1)
+    # 2.8 of 7 batches may be missing by chance. Steps of 9 s are long, so it does not make 20 of them.
+    assert trials.sustained(STOCK) is None
+    assert script.asked == [("run", 1), ("run", 14)]
+
+
+@pytest.mark.parametrize(("wait_seconds", "lost_share"), [(0.0, 0.4), (0.05, 0.0)])
+def test_a_step_is_no_faster_than_the_batches_that_are_made(wait_seconds: float, lost_share: float) -> None:
+    """The second half of 40 steps after ten others takes 0.3 to 0.49 s on one rank, 0.01 s more on the other."""
+    script = _Script(num_ahead=4, wait_seconds=wait_seconds, lost_share=lost_share, seconds_each=0.01)
+    trials = script.trials()
+    trials.run("stock", 1)
+    assert trials.sustained(STOCK) == pytest.approx(0.4 / (1 - lost_share))
+    assert [count for _, count in script.asked] == [1, 16, 16, 8]
 
 
 def test_a_watched_script_goes_on_in_pieces_of_a_second() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from autosync.specs.model import ModelSpec
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.presets import build_preset
 from autosync.testing.trials import FakeService, FakeSteps
+from autosync.trials.contestant import Contestant
 from autosync.trials.failures import Blame
 
 STOCK = STOCK_DDP.name
@@ -37,13 +39,13 @@ def finalists(model: ModelSpec, cluster: ClusterSpec) -> tuple[Candidate, Candid
 def prove_with(model: ModelSpec, cluster: ClusterSpec, finalists: tuple[Candidate, ...]):  # type: ignore[no-untyped-def]
     """The verdict on stock DDP and the two finalists, whose steps are given in this order."""
 
-    def verdict(*steps: FakeSteps, seed: int = 0) -> Verdict:
+    def verdict(*steps: FakeSteps, seed: int = 0, **options: Any) -> Verdict:
         names = [STOCK, *(candidate.name for candidate in finalists)]
         service = FakeService(dict(zip(names, steps, strict=False)), seed=seed)
         trials = TrialRunner(
             study="s", service=service, preparer=TrialPreparer(model, cluster), is_replayed=True, effort=NORMAL_EFFORT
         )
-        proved = prove(trials, finalists[: len(steps) - 1], seed=seed)
+        proved = prove(trials, finalists[: len(steps) - 1], seed=seed, **options)
         assert not service.prepared
         return proved
 
@@ -65,6 +67,24 @@ def test_the_fastest_of_those_that_are_faster_wins(prove_with, finalists: tuple[
     assert verdict.winner.measurement.exposed_seconds == pytest.approx(0.08, rel=0.05)
     # The order in which they come makes no difference.
     assert prove_with(_steps(0.2), _steps(0.1), _steps(0.15)).winner.candidate == finalists[0]
+
+
+def test_no_winner_is_faster_than_the_loaders_of_a_script(prove_with, finalists: tuple[Candidate, ...]) -> None:  # type: ignore[no-untyped-def]
+    asked = []
+
+    def sustained(contestant: Contestant) -> float:
+        asked.append(contestant.name)
+        return 0.18
+
+    verdict = prove_with(_steps(0.2), _steps(0.15), _steps(0.1), sustained=sustained)
+    # The fastest trains alone.
+    assert asked == [finalists[1].name]
+    assert verdict.loader_seconds == 0.18
+    assert verdict.beats_default
+    seconds = [result.measurement.median_seconds for result in verdict.results]
+    assert seconds == pytest.approx([0.2, 0.18, 0.18], rel=0.01)
+    assert verdict.winner.ratio.speedup.value == pytest.approx(0.2 / 0.18, rel=0.01)
+    assert not prove_with(_steps(0.2), _steps(0.1), sustained=lambda _: 0.3).beats_default
 
 
 def test_what_is_not_hidden_knows_how_fast_devices_compute(model: ModelSpec, cluster: ClusterSpec) -> None:

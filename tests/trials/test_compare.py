@@ -12,18 +12,8 @@ from hypothesis import strategies as st
 
 from autosync.errors import OperationError
 from autosync.testing.trials import FakeService, FakeSteps, Load
-from autosync.trials.compare import (
-    DEFAULT_DESIGN,
-    Comparison,
-    Design,
-    Ratio,
-    best_of,
-    compare,
-    draw_order,
-    faster_than_first,
-    plan_rounds,
-    ratios_to_first,
-)
+from autosync.trials.compare import DEFAULT_DESIGN, Design, compare, draw_order, plan_rounds
+from autosync.trials.comparison import Comparison, Ratio
 from autosync.trials.contestant import Contestant
 from autosync.trials.statistics import Interval, blocked_interval, min_rounds, round_ratio
 
@@ -261,29 +251,3 @@ def test_a_median_with_rounds_as_units(rounds: list[list[float]]) -> None:
     assert interval.value == np.median(rounds)
     assert interval.low <= interval.value <= interval.high
     assert interval == blocked_interval(rounds)
-
-
-def _blocks(**seconds: float) -> dict[str, list[list[float]]]:
-    rng = np.random.default_rng(7)
-    return {name: (value * (1 + 0.002 * rng.standard_normal((12, 5)))).tolist() for name, value in seconds.items()}
-
-
-def test_the_best_is_faster_than_each_of_the_others() -> None:
-    assert best_of(_blocks(a=1.0, b=0.9, c=0.8), STRICT) == "c"
-    assert best_of(_blocks(a=1.0, b=0.8, c=0.8), DEFAULT_DESIGN) is None
-    assert faster_than_first(_blocks(a=1.0, b=0.8, c=0.8, d=1.1), STRICT) == ("b", "c")
-    verdicts = [ratio.verdict for ratio in ratios_to_first(_blocks(a=1.0, b=0.8, d=1.1), STRICT)]
-    assert verdicts == ["faster", "slower"]
-
-
-def test_a_comparison_is_a_table() -> None:
-    service = FakeService({"a": FakeSteps(seconds=0.2), "<b>": FakeSteps(seconds=0.1)})
-    found = _compared(service, "a", "<b>")
-    frame = found.to_frame()
-    assert list(frame["contestant"]) == ["a", "<b>"]
-    assert frame["step_ms"].round(3).tolist() == [200.0, 100.0]
-    assert np.isnan(frame["speedup"][0])
-    assert frame["speedup"][1] == found.ratios[0].speedup.value
-    shown = found._repr_html_()
-    assert shown.startswith("<p>&lt;b&gt; is 2.000 times as fast as a (2.000 to 2.000).</p><table")
-    assert "<b>" not in shown

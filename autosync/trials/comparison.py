@@ -1,0 +1,190 @@
+"""The result of a comparison: measurements, and ratios of speeds with their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+from autosync.datasets.measured_input import MeasuredInput
+from autosync.datasets.schema import Failure, Measurement
+from autosync.frames import sentence_and_table
+from autosync.trials.statistics import CONFIDENCE, Centre, Interval, blocked_interval, centre_of, round_ratio
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Blocks = Mapping[str, Sequence[Sequence[float]]]
+"""For each contestant and each round, the seconds of its steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """The ratio of two contestants' speeds: how many times as fast `name` is as `other`."""
+
+    name: str
+    other: str
+    speedup: Interval
+    least_difference: float
+
+    @property
+    def verdict(self) -> Literal["faster", "slower", "no difference found"]:
+        """The verdict: a difference counts if the whole interval lies beyond 1 by more than the least difference."""
+        if self.speedup.low > 1 + self.least_difference:
+            return "faster"
+        if self.speedup.high < 1 / (1 + self.least_difference):
+            return "slower"
+        return "no difference found"
+
+    def __str__(self) -> str:
+        interval = f"({self.speedup.low:.3f} to {self.speedup.high:.3f})"
+        if self.verdict == "no difference found":
+            return f"no difference found between {self.name} and {self.other} {interval}"
+        return f"{self.name} is {self.speedup.value:.3f} times as fast as {self.other} {interval}"
+
+
+def speedup_frame(measurements: Mapping[str, Measurement], speedups: Mapping[str, Interval]) -> pd.DataFrame:
+    """Return a row for each contestant. Times are milliseconds of a step; a contestant may have no speed-up."""
+    import pandas as pd
+
+    measured = list(measurements.values())
+    ratios = [speedups.get(name) for name in measurements]
+    return pd.DataFrame(
+        {
+            "contestant": list(measurements),
+            "step_ms": [one.median_seconds * 1e3 for one in measured],
+            "low_ms": [one.low_seconds * 1e3 for one in measured],
+            "high_ms": [one.high_seconds * 1e3 for one in measured],
+            "speedup": [None if one is None else one.value for one in ratios],
+            "speedup_low": [None if one is None else one.low for one in ratios],
+            "speedup_high": [None if one is None else one.high for one in ratios],
+            "flags": [", ".join(one.flags) for one in measured],
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The result of a comparison.
+
+    `measurements` and `blocks` are by contestant, in the given order. `failures` are of contestants that could not be
+    measured. `centre` says whether the time of a block is its median or its mean.
+    """
+
+    measurements: Mapping[str, Measurement]
+    failures: Mapping[str, Failure]
+    num_rounds: int
+    steps_per_round: int
+    blocks: Blocks = field(repr=False)
+    centre: Centre
+    least_difference: float
+
+    @property
+    def ratios(self) -> tuple[Ratio, ...]:
+        """The ratio of each other contestant to the first, each with its own 95 % interval."""
+        return ratios_to_first(self.blocks, self.least_difference, self.centre)
+
+    @property
+    def best(self) -> str | None:
+        """The contestant that is faster than every other, with 95 % confidence in all these comparisons together."""
+        return best_of(self.blocks, self.least_difference, self.centre)
+
+    @property
+    def beats_first(self) -> tuple[str, ...]:
+        """The contestants that are faster than the first, with 95 % confidence in all of them together."""
+        return faster_than_first(self.blocks, self.least_difference, self.centre)
+
+    def between(self, name: str, other: str) -> Ratio:
+        """Return how many times as fast a contestant is as another, if one was chosen because of these results.
+
+        Such a choice favours lucky results, so the interval has 95 % confidence for all possible choices together.
+        """
+        confidence = confidence_of_each(len(self.blocks) - 1)
+        return _ratio(self.blocks, name, other, self.least_difference, centre=self.centre, confidence=confidence)
+
+    def limited(self, least_seconds: float) -> Comparison:
+        """Return the comparison of steps that take `least_seconds` or longer, because loaders make no batch faster.
+
+        Shorter blocks are stretched, and the rest of their steps is a wait for input.
+        """
+        blocks = {
+            name: tuple(_stretched(block, least_seconds, self.centre) for block in of_one)
+            for name, of_one in self.blocks.items()
+        }
+        measurements = {
+            name: _with_wait(one, blocked_interval(blocks[name], centre=self.centre))
+            for name, one in self.measurements.items()
+        }
+        return replace(self, blocks=blocks, measurements=measurements)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each contestant. Speed-ups are over the first; times are milliseconds of a step."""
+        return speedup_frame(self.measurements, {ratio.name: ratio.speedup for ratio in self.ratios})
+
+    def _repr_html_(self) -> str:
+        return sentence_and_table(". ".join([*map(str, self.ratios), ""]).strip(), self.to_frame())
+
+
+def ratios_to_first(blocks: Blocks, least_difference: float, centre: Centre = "median") -> tuple[Ratio, ...]:
+    """Return the ratio of each other contestant to the first."""
+    first, *others = blocks
+    return tuple(_ratio(blocks, name, first, least_difference, centre=centre) for name in others)
+
+
+def faster_than_first(blocks: Blocks, least_difference: float, centre: Centre = "median") -> tuple[str, ...]:
+    """Return the contestants that are faster than the first, with 95 % confidence in all of them (Bonferroni)."""
+    first, *others = blocks
+    confidence = confidence_of_each(len(others))
+    ratios = [_ratio(blocks, name, first, least_difference, centre=centre, confidence=confidence) for name in others]
+    return tuple(one.name for one in ratios if one.verdict == "faster")
+
+
+def best_of(blocks: Blocks, least_difference: float, centre: Centre = "median") -> str | None:
+    """Return the contestant that is faster than each of the others, or None.
+
+    Each of its k - 1 comparisons has the confidence 1 - 5 %/(k - 1). If all k contestants are equal, one contestant
+    beats another by chance with a probability of at most half of 5 %/(k - 1). So the probability that any contestant
+    beats all others by chance is at most k/(2k - 2) times 5 %.
+    """
+    confidence = confidence_of_each(len(blocks) - 1)
+    for name in blocks:
+        others = [other for other in blocks if other != name]
+        ratios = [_ratio(blocks, name, one, least_difference, centre=centre, confidence=confidence) for one in others]
+        if all(one.verdict == "faster" for one in ratios):
+            return name
+    return None
+
+
+def confidence_of_each(num_comparisons: int) -> float:
+    """Return the confidence of each of some comparisons that have 95 % together (Bonferroni)."""
+    return 1 - (1 - CONFIDENCE) / max(num_comparisons, 1)
+
+
+def _ratio(
+    blocks: Blocks, name: str, other: str, least_difference: float, *, centre: Centre, confidence: float = CONFIDENCE
+) -> Ratio:
+    speedup = round_ratio(blocks[other], blocks[name], confidence=confidence, centre=centre)
+    return Ratio(name=name, other=other, speedup=speedup, least_difference=least_difference)
+
+
+def _stretched(block: Sequence[float], least_seconds: float, centre: Centre) -> tuple[float, ...]:
+    factor = max(least_seconds / float(centre_of(block, centre)), 1.0)
+    return tuple(factor * seconds for seconds in block)
+
+
+def _with_wait(measured: Measurement, interval: Interval) -> Measurement:
+    """Return a measurement whose steps have this time, because they wait for input for what they lack of it."""
+    missing = interval.value - measured.median_seconds
+    if missing <= 0:
+        return measured
+    factor = interval.value / measured.median_seconds
+    waits = measured.input or MeasuredInput(wait_seconds=(0.0,) * len(measured.step_seconds), in_step=True)
+    return replace(
+        measured,
+        step_seconds=tuple(tuple(factor * seconds for seconds in of_rank) for of_rank in measured.step_seconds),
+        median_seconds=interval.value,
+        low_seconds=interval.low,
+        high_seconds=interval.high,
+        exposed_seconds=None if measured.exposed_seconds is None else measured.exposed_seconds + missing,
+        input=replace(waits, wait_seconds=tuple(seconds + missing for seconds in waits.wait_seconds)),
+    )
