@@ -13,6 +13,7 @@ import numpy.typing as npt
 NUM_RESAMPLES = 2000
 CONFIDENCE = 0.95
 
+Floats = npt.NDArray[np.float64]
 
 Centre = Literal["median", "mean"]
 """The single figure that stands for many step times."""
@@ -101,18 +102,34 @@ def round_ratio(
 ) -> Interval:
     """Return how many times as long `blocks` take as `others`; each has a block of steps from every round.
 
-    Each round gives one ratio, that of the centres of its blocks. The value is the centre of these ratios (Hodges and
-    Lehmann), and the interval inverts Wilcoxon's signed-rank test; see the note ROUNDS AS UNITS. If the rounds are too
-    few for the confidence, `low` is 0 and `high` is infinite.
+    If the rounds are too few for the confidence, `low` is 0 and `high` is infinite. See the note ROUNDS AS UNITS.
     """
-    ratios = np.log(centre_of(blocks, centre)) - np.log(centre_of(others, centre))
-    first, second = np.triu_indices(len(ratios))
-    averages = np.sort((ratios[first] + ratios[second]) / 2)
+    ratio_of = _ratio_of_means if centre == "mean" else _ratio_of_medians
+    return ratio_of(centre_of(blocks, centre), centre_of(others, centre), (1 - confidence) / 2)
+
+
+def _ratio_of_medians(first: Floats, second: Floats, tail: float) -> Interval:
+    """Return the centre of the rounds' ratios (Hodges and Lehmann), and invert Wilcoxon's signed-rank test."""
+    ratios = np.log(first) - np.log(second)
+    rows, columns = np.triu_indices(len(ratios))
+    averages = np.sort((ratios[rows] + ratios[columns]) / 2)
     value = float(np.exp(np.median(averages)))
-    left_out = _num_left_out(len(ratios), (1 - confidence) / 2)
+    left_out = _num_left_out(len(ratios), tail)
     if left_out == 0:
         return Interval(value=value, low=0.0, high=math.inf)
     return Interval(value=value, low=float(np.exp(averages[left_out - 1])), high=float(np.exp(averages[-left_out])))
+
+
+def _ratio_of_means(first: Floats, second: Floats, tail: float) -> Interval:
+    """Return the ratio of the means of all rounds, with Student's interval of its logarithm."""
+    from scipy.special import stdtrit
+
+    value = float(np.mean(first) / np.mean(second))
+    if _num_left_out(len(first), tail) == 0:
+        return Interval(value=value, low=0.0, high=math.inf)
+    deviations = first / np.mean(first) - second / np.mean(second)
+    error = float(stdtrit(len(first) - 1, 1 - tail) * np.std(deviations, ddof=1)) / math.sqrt(len(first))
+    return Interval(value=value, low=value * math.exp(-error), high=value * math.exp(error))
 
 
 # ROUNDS AS UNITS. The steps of a block share the disturbances of their time, so do consecutive blocks, and the whole
@@ -121,6 +138,11 @@ def round_ratio(
 # the inverse, for any noise: the signs are fair coins, and the signed-rank test is exact for any number of rounds. A
 # bootstrap of twelve rounds is not exact: at a nominal 5 %, it claims a difference in 1 % to 8 % of cases, depending on
 # the noise.
+#
+# Means are another matter. Of two contestants with the same mean, one may wait now and then for long and the other
+# often for a little. In most rounds the first is faster, so the signed-rank test finds a difference: where a tenth of
+# the steps wait, in 8 % of cases, and where a fiftieth do, in 32 %. Student's interval of the ratio of the means does
+# so in 4 % and 10 % (12 rounds of 10 steps); in 24 rounds, or with 40 steps each, in 3 % to 6 %.
 
 
 def min_rounds(confidence: float = CONFIDENCE) -> int:
