@@ -30,6 +30,7 @@ from autosync import testbed
 from autosync.datasets.studies import read_study
 from autosync.errors import OperationError
 from autosync.launchers.testbed import TestbedLauncher
+from autosync.plan.bound import bound
 from autosync.search.candidates import candidate, strategy_of
 from autosync.search.proposers.interface import Domain, Ground
 from autosync.search.proposers.learned import Learned
@@ -40,7 +41,7 @@ from autosync.specs.model_file import load_model
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Strategy
 from autosync.strategy.space.input_choice import InputChoice, input_choice, with_input
-from autosync.trials.compare import compare
+from autosync.trials.compare import Design, compare
 from autosync.trials.contestant import Contestant
 from autosync.trials.service import TrialService
 from benchmarks.input_tuning import linked_tasks
@@ -58,6 +59,8 @@ nodes:
 PORT = 8123
 NUM_SAMPLES = 512
 """The examples of a shard. An epoch then has 64 steps: shorter ones are more about their ends than about links."""
+DESIGN = Design(num_steps=240, num_rounds=24, budget_seconds=480.0)
+"""Steps that read from the store wait for several batches by turns, so their mean needs many of them."""
 START_SECONDS = 90.0
 LEAST_WINS = 2
 
@@ -149,6 +152,7 @@ def main() -> int:
             unfinished.write_text(json.dumps(found), encoding="utf-8")
             unfinished.rename(done)
         results[name] = json.loads(done.read_text(encoding="utf-8"))
+        results[name]["most_left"] = results[name]["seconds"]["in turn"] / least_seconds(name)
         tell(f"{name}: {results[name]['in_words']}")
     num_wins = sum(one["together_over_in_turn"]["low"] > 1 for one in results.values())
     document = {
@@ -158,6 +162,16 @@ def main() -> int:
         "workloads": results,
     }
     return report(document, holds=num_wins >= LEAST_WINS)
+
+
+def least_seconds(name: str) -> float:
+    """Return the time that a worker's link needs for its examples and for the fewest bytes of gradients."""
+    folder = Path("autosync-studies", f"{name}-together")
+    model, cluster = load_model(str(folder / "model.yaml")), load_cluster(str(folder / "cluster.yaml"))
+    assert model.input is not None, "the tasks have datasets"
+    num_bytes = model.batch_size * model.input.example_bytes
+    gradients = max(term.seconds for term in bound(model, cluster).terms if term.kind == "node_in")
+    return num_bytes / min(node.bandwidth_in for node in cluster.nodes if node.role == "worker") + gradients
 
 
 def measured(name: str, num_trials: int) -> dict[str, Any]:
@@ -236,7 +250,7 @@ def compared(
     contestants = [Contestant(name=name, bundle=Path(one["folder"], "best.yaml")) for name, one in studies.items()]
     model = load_model(str(Path(together["folder"], "model.yaml")))
     with TrialService(target=target, model=model, cluster=cluster, folder=Path("ranks"), seed=1) as service:
-        found = compare(service, [*contestants, Contestant(name="stock DDP")])
+        found = compare(service, [*contestants, Contestant(name="stock DDP")], design=DESIGN)
     ratio = next(one for one in found.ratios if one.name == "together")
     return {
         "seconds": {name: one.median_seconds for name, one in found.measurements.items()},
