@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from autosync.datasets.measured_input import MeasuredInput
 from autosync.datasets.schema import Failure, Measurement
 from autosync.frames import sentence_and_table
-from autosync.trials.statistics import CONFIDENCE, Centre, Interval, blocked_interval, centre_of, round_ratio
+from autosync.trials.statistics import CONFIDENCE, Centre, Interval, round_ratio
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,20 +104,16 @@ class Comparison:
         confidence = confidence_of_each(len(self.blocks) - 1)
         return _ratio(self.blocks, name, other, self.least_difference, centre=self.centre, confidence=confidence)
 
-    def limited(self, least_seconds: float) -> Comparison:
-        """Return the comparison of steps that take `least_seconds` or longer, because loaders make no batch faster.
+    def limited(self, loader_seconds: float) -> Comparison:
+        """Return the comparison for loaders that take so long for each batch, and are the same for all contestants.
 
-        Shorter blocks are stretched, and the rest of their steps is a wait for input.
+        The step of a contestant that is faster without its waits takes as long as a batch: by turns, it finds batches
+        that were read ahead and waits for others, so its own blocks say little.
         """
-        blocks = {
-            name: tuple(_stretched(block, least_seconds, self.centre) for block in of_one)
-            for name, of_one in self.blocks.items()
-        }
-        measurements = {
-            name: _with_wait(one, blocked_interval(blocks[name], centre=self.centre))
-            for name, one in self.measurements.items()
-        }
-        return replace(self, blocks=blocks, measurements=measurements)
+        faster = [name for name, one in self.measurements.items() if _without_waits(one) < loader_seconds]
+        measurements = {name: _at_loader(self.measurements[name], loader_seconds) for name in faster}
+        blocks = {name: tuple((loader_seconds,) * len(block) for block in self.blocks[name]) for name in faster}
+        return replace(self, blocks={**self.blocks, **blocks}, measurements={**self.measurements, **measurements})
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each contestant. Speed-ups are over the first; times are milliseconds of a step."""
@@ -167,24 +165,25 @@ def _ratio(
     return Ratio(name=name, other=other, speedup=speedup, least_difference=least_difference)
 
 
-def _stretched(block: Sequence[float], least_seconds: float, centre: Centre) -> tuple[float, ...]:
-    factor = max(least_seconds / float(centre_of(block, centre)), 1.0)
-    return tuple(factor * seconds for seconds in block)
+def _without_waits(measured: Measurement) -> float:
+    """Return the time of a mean step, without the wait for input of the rank that waits longest."""
+    waits = 0.0 if measured.input is None else max(measured.input.wait_seconds)
+    return float(np.mean(measured.step_seconds)) - waits
 
 
-def _with_wait(measured: Measurement, interval: Interval) -> Measurement:
-    """Return a measurement whose steps have this time, because they wait for input for what they lack of it."""
-    missing = interval.value - measured.median_seconds
-    if missing <= 0:
-        return measured
-    factor = interval.value / measured.median_seconds
+def _at_loader(measured: Measurement, loader_seconds: float) -> Measurement:
+    """Return a measurement whose steps take as long as a loader's batches, because they wait for them."""
     waits = measured.input or MeasuredInput(wait_seconds=(0.0,) * len(measured.step_seconds), in_step=True)
+    missing = loader_seconds - float(np.mean(measured.step_seconds))
+    exposed = measured.exposed_seconds
     return replace(
         measured,
-        step_seconds=tuple(tuple(factor * seconds for seconds in of_rank) for of_rank in measured.step_seconds),
-        median_seconds=interval.value,
-        low_seconds=interval.low,
-        high_seconds=interval.high,
-        exposed_seconds=None if measured.exposed_seconds is None else measured.exposed_seconds + missing,
-        input=replace(waits, wait_seconds=tuple(seconds + missing for seconds in waits.wait_seconds)),
+        step_seconds=tuple((loader_seconds,) * len(of_rank) for of_rank in measured.step_seconds),
+        median_seconds=loader_seconds,
+        low_seconds=loader_seconds,
+        high_seconds=loader_seconds,
+        exposed_seconds=None if exposed is None else max(exposed + loader_seconds - measured.median_seconds, 0.0),
+        input=replace(waits, wait_seconds=tuple(max(seconds + missing, 0.0) for seconds in waits.wait_seconds)),
+        # They wait by turns, which is neither unrest nor drift.
+        flags=tuple(flag for flag in measured.flags if flag not in ("not_steady", "drift")),
     )
