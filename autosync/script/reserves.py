@@ -2,7 +2,7 @@
 
 A loader is the same for all strategies of a script. While a slow strategy trains, the workers fill the reserve, and a
 fast one that comes next takes batches out of it faster than they are made. In a training of its own it would soon wait
-for them. So each step tells which part of its batches the reserve has lost, and how much the reserve holds at most.
+for them. So each step tells which part of its batches the reserve has lost, and how much is left of it.
 """
 
 from __future__ import annotations
@@ -52,12 +52,15 @@ class Reserves:
 
         It is negative if the reserve has grown.
         """
-        lost = [
-            (reserve.num_ready - num_ready(batches)) / reserve.num_taken
-            for batches, reserve in self._known.items()
-            if reserve.num_taken
-        ]
+        lost = [(reserve.num_ready - num_ready(one)) / reserve.num_taken for one, reserve in self._read()]
         return max(lost, default=0.0)
+
+    def num_left(self) -> int:
+        """Return how many batches are ready, of the loader with fewest from which the step has taken any."""
+        return min((num_ready(one) for one, _ in self._read()), default=0)
+
+    def _read(self) -> list[tuple[Any, _Reserve]]:
+        return [(batches, reserve) for batches, reserve in self._known.items() if reserve.num_taken]
 
 
 def num_ahead(batches: Any) -> int:

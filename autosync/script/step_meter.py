@@ -27,7 +27,8 @@ class StepTime:
     In `wait_seconds` it waited for batches of DataLoaders. `gap_seconds` is the part of `seconds` that follows the
     optimizer's step, without such waits: at times an evaluation runs in it, or a checkpoint is written. `disturbances`
     are the kinds of what the script did within the step besides training. `lost_share` is the part of its batches that
-    loaders had read ahead and did not make good within the step; negative if they have more ready now.
+    loaders had read ahead and did not make good within the step; negative if they have more ready now. At its end, they
+    have `num_left` batches ready.
     """
 
     seconds: float
@@ -35,6 +36,7 @@ class StepTime:
     disturbances: frozenset[Disturbance] = frozenset()
     wait_seconds: float = 0.0
     lost_share: float = 0.0
+    num_left: int = 0
 
 
 class StepMeter:
@@ -81,6 +83,7 @@ class StepMeter:
                 disturbances=frozenset(self._disturbances),
                 wait_seconds=self._wait_seconds,
                 lost_share=self.reserves.lost_share(),
+                num_left=self.reserves.num_left(),
             )
         )
         return True

@@ -230,6 +230,7 @@ class ScriptRank:
             "disturbances": [sorted(one.disturbances) for one in steps],
             "wait_seconds": [one.wait_seconds for one in steps],
             "lost_shares": [one.lost_share for one in steps],
+            "num_left": [one.num_left for one in steps],
             "num_ahead": door.meter.reserves.num_ahead,
             "input": take_sums(wait_seconds=0.0, copy_seconds=0.0),
             "cpu_share": meters.cpu_share(run.meters, after),

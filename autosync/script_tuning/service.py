@@ -51,6 +51,8 @@ _MOST_WATCHED = 16
 """A script that is only watched makes steps of about this time, and this many, from one request to the next: a rank
 waits for each request, and what has become slower is to be seen within some steps."""
 
+_OF_STEPS = ("step_seconds", "wait_seconds", "lost_shares", "num_left")
+
 T = TypeVar("T")
 
 
@@ -141,13 +143,16 @@ class ScriptTrials:
         fields, counted = fields_of(contestant.bundle), _Counted()
         while counted.num_steps < 2 * num_steps:
             self._count(counted, fields, min(2 * num_steps - counted.num_steps, _MOST_AT_ONCE), settle=False)
-        steps, waits, lost = (
+        steps, waits, lost, left = (
             [of_rank[-num_steps:] for of_rank in counted.of_ranks(key)]
-            for key in ("step_seconds", "wait_seconds", "lost_shares")
+            for key in ("step_seconds", "wait_seconds", "lost_shares", "num_left")
         )
-        most_lost = max(map(sum, lost))
         mean = InputWaits.of(steps, waits)
-        if mean is None or (most_lost < _LEAST_LOST and not mean.is_worth_telling):
+        assert mean is not None, "steps were made"
+        most_lost = max(map(sum, lost))
+        # Where batches are ready, a wait is the time in which the script takes one.
+        is_empty = min(map(statistics.fmean, left)) < self._num_ahead / 2
+        if most_lost < _LEAST_LOST and not (is_empty and mean.is_worth_telling):
             return None
         return mean.step_seconds / (1 - min(max(most_lost, 0.0) / num_steps, _MOST_LOST_SHARE))
 
@@ -233,7 +238,7 @@ class _Counted:
 
     def add(self, answers: Sequence[Answer], counts: Sequence[bool]) -> None:
         if not self._kept:
-            self._kept = {key: [[] for _ in answers] for key in ("step_seconds", "wait_seconds", "lost_shares")}
+            self._kept = {key: [[] for _ in answers] for key in _OF_STEPS}
         for key, of_ranks in self._kept.items():
             for kept, answer in zip(of_ranks, answers, strict=True):
                 kept += [seconds for seconds, is_counted in zip(answer[key], counts, strict=True) if is_counted]

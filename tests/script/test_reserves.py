@@ -67,6 +67,7 @@ def test_batches_that_are_not_made_good_are_lost(batches: Iterator[torch.Tensor]
         next(batches)
         reserves.batch_is_taken(batches)
     assert num_ready(batches) == full - 4
+    assert reserves.num_left() == full - 4
     assert reserves.lost_share() == 1.0
     reserves.step_begins()
     assert reserves.lost_share() == 0.0
@@ -79,6 +80,7 @@ def test_a_loader_without_workers_has_none_ready() -> None:
         reserves.batch_is_taken(batches)
     assert reserves.num_ahead == 0
     assert reserves.lost_share() == 0.0
+    assert reserves.num_left() == 0
 
 
 class _Foreign:

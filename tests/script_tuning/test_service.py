@@ -31,6 +31,7 @@ class _Script:
         wait_seconds: float = 0.5,
         lost_share: float = 0.0,
         num_ahead: int = 0,
+        num_left: int = 0,
         seconds_each: float = 1.0,
     ) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -39,6 +40,7 @@ class _Script:
         self._wait_seconds = wait_seconds
         self._lost_share = lost_share
         self._num_ahead = num_ahead
+        self._num_left = num_left
         self._seconds_each = seconds_each
         self._num_steps = 0
 
@@ -56,6 +58,7 @@ class _Script:
                 "disturbances": [self._disturbances(step) for step in steps],
                 "wait_seconds": [self._wait_seconds for _ in steps],
                 "lost_shares": [self._lost_share * rank for _ in steps],
+                "num_left": [self._num_left for _ in steps],
                 "num_ahead": self._num_ahead,
                 "input": {**NOTHING, "num_batches": count, "read_seconds": 0.25 * count, "hosts": {"s": [10, 2.0]}},
                 "cpu_share": 0.25 * (rank + 1),
@@ -179,6 +182,13 @@ def test_loaders_keep_up_where_steps_neither_wait_nor_use_up_what_was_read_ahead
     # 2.8 of 7 batches may be missing by chance. Steps of 9 s are long, so it does not make 20 of them.
     assert trials.sustained(STOCK) is None
     assert script.asked == [("run", 1), ("run", 14)]
+
+
+def test_taking_a_batch_that_is_ready_is_no_wait_for_the_loader() -> None:
+    script = _Script(num_ahead=4, wait_seconds=0.05, num_left=3, seconds_each=0.01)
+    trials = script.trials()
+    trials.run("stock", 1)
+    assert trials.sustained(STOCK) is None
 
 
 @pytest.mark.parametrize(("wait_seconds", "lost_share"), [(0.0, 0.4), (0.05, 0.0)])
