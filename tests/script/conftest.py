@@ -20,6 +20,7 @@ HERE = Path(__file__).parent
 SITE = HERE.parent / "script_suite" / "site"
 HUNG = 124
 """The exit code that `ranks_main` answers for a rank that it had to end."""
+MOST_REPEATS = 3
 sys.path.insert(0, str(HERE))
 import script_tasks  # noqa: E402 - it lies here
 
@@ -110,9 +111,11 @@ class Ranks:
             **numbers,
         }
         codes = self._codes_of(run)
-        if HUNG in codes:
-            # Once more: the machine may have been busy. A run that hangs always fails.
-            codes = self._codes_of(run)
+        for _ in range(MOST_REPEATS):
+            # The machine may have been busy, and at times a forked rank stands still before it begins. A run that
+            # always hangs fails.
+            if HUNG in codes:
+                codes = self._codes_of(run)
         ranks = range(script_tasks.NUM_RANKS)
         saved = [self.folder / f"{key}-{rank}.pt" for rank in ranks]
         return Outcome(
