@@ -48,7 +48,7 @@ def keep_training(
 def winner_seconds(verdict: Verdict) -> list[float]:
     """Return the times of the winner's steps in the proof, on the slowest rank each.
 
-    None if they contain waits for input: the proof knows only their sum, and the watch leaves them out.
+    The list is empty if they contain waits for input: the proof knows only their sum, and the watch leaves them out.
     """
     measured = verdict.winner.measurement
     if measured.input is not None:

@@ -20,7 +20,8 @@ HERE = Path(__file__).parent
 SITE = HERE.parent / "script_suite" / "site"
 HUNG = 124
 """The exit code that `ranks_main` answers for a rank that it had to end."""
-MOST_REPEATS = 3
+MOST_PLAIN_REPEATS = 3
+"""Forked ranks stand still at times where torch alone trains. If they do so by a strategy, it may be the engine."""
 sys.path.insert(0, str(HERE))
 import script_tasks  # noqa: E402 - it lies here
 
@@ -111,9 +112,9 @@ class Ranks:
             **numbers,
         }
         codes = self._codes_of(run)
-        for _ in range(MOST_REPEATS):
-            # The machine may have been busy, and at times a forked rank stands still before it begins. A run that
-            # always hangs fails.
+        is_plain = not bundles and not numbers
+        for _ in range(MOST_PLAIN_REPEATS if is_plain else 1):
+            # Once more: the machine may have been busy. A run that hangs always fails.
             if HUNG in codes:
                 codes = self._codes_of(run)
         ranks = range(script_tasks.NUM_RANKS)
