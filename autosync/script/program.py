@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autosync.errors import InputError
+from autosync.script.group_end import unhurried_group_end
 from autosync.script.process_group import checked_process_group
 from autosync.script.started_ranks import refused_ranks
 
@@ -43,7 +44,7 @@ class MainProgram:
         if not os.environ.get("PYTHONSAFEPATH"):
             # Only the variable counts as the user's wish: the launcher may have added the option -P.
             sys.path.insert(0, str(Path.cwd() if self._is_module else self._path.resolve().parent))
-        with checked_process_group(), refused_ranks():
+        with checked_process_group(), unhurried_group_end(), refused_ranks():
             self._execute()
 
     def _execute(self) -> None:

@@ -20,8 +20,6 @@ HERE = Path(__file__).parent
 SITE = HERE.parent / "script_suite" / "site"
 HUNG = 124
 """The exit code that `ranks_main` answers for a rank that it had to end."""
-MOST_PLAIN_REPEATS = 3
-"""Forked ranks stand still at times where torch alone trains. If they do so by a strategy, it may be the engine."""
 sys.path.insert(0, str(HERE))
 import script_tasks  # noqa: E402 - it lies here
 
@@ -63,11 +61,12 @@ class Ranks:
         key: str = "",
         arguments: Sequence[str] = (),
         models: Sequence[dict[str, Any]] = ({},),
+        repeats: int = 1,
     ) -> Outcome:
         """Run a script by a strategy, or under stock DDP. `models` are what its bundles are made of."""
         key = key or f"{script}-{way or 'stock'}"
         bundles = [script_tasks.write_bundle(self.folder, script, way, **one) for one in models if way]
-        return self._outcome(script, key, arguments, bundles)
+        return self._outcome(script, key, arguments, bundles, repeats=repeats)
 
     def stock(self, script: str) -> Outcome:
         """How a script ends well under stock DDP. It runs once, however many tests compare with it."""
@@ -97,7 +96,14 @@ class Ranks:
         return outcome, [json.loads(path.read_text()) for path in paths if path.exists()]
 
     def _outcome(
-        self, script: str, key: str, arguments: Sequence[str], bundles: Sequence[Path], **numbers: int
+        self,
+        script: str,
+        key: str,
+        arguments: Sequence[str],
+        bundles: Sequence[Path],
+        *,
+        repeats: int = 1,
+        **numbers: int,
     ) -> Outcome:
         run = {
             "folder": str(self.folder),
@@ -112,8 +118,7 @@ class Ranks:
             **numbers,
         }
         codes = self._codes_of(run)
-        is_plain = not bundles and not numbers
-        for _ in range(MOST_PLAIN_REPEATS if is_plain else 1):
+        for _ in range(repeats):
             # Once more: the machine may have been busy. A run that hangs always fails.
             if HUNG in codes:
                 codes = self._codes_of(run)
