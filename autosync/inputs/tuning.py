@@ -1,8 +1,9 @@
 """Finds input settings by trials of the loader on this machine.
 
-A few start points are tried first. From the best one, one setting at a time is changed, and a change that helps is
-repeated. The part on which workers spend most time says which setting is changed first. The last trials repeat the two
-best settings, because the fastest of many noisy trials is too often a lucky one.
+A few start points are tried first. From the best one, one setting at a time is changed. A change that helps is
+repeated, and after one that harms, the opposite change is tried. The part on which workers spend most time says which
+setting is changed first. The last trials repeat the two best settings, because the fastest of many noisy trials is too
+often a lucky one.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ MAX_TRIALS = 12
 _NUM_REPEATS = 2
 _AS_GOOD = 0.99
 """Of settings within 1 % of the best rate, those with the fewest workers are taken."""
+
+_BY_CHANCE = 0.98
+"""The rates of two trials with the same settings often differ by 1 %. A change by less than 2 % says nothing."""
 
 _RANGES = {
     "num_workers": (0, 64),
@@ -173,17 +177,21 @@ class _Search:
 
     def _climb(self, last: int) -> None:
         """Change one setting of the best at a time, until there are `last` trials or no change is left."""
-        again: Move | None = None
+        next_move: Move | None = None
         while len(self.trials) < last and (ranked := self.ranked()):
-            best = ranked[0]
-            moves = [*([again] if again else []), *_FIRST_MOVES[self._bottleneck(best)], *_OTHER_MOVES]
+            best, best_rate = ranked[0], self.pooled(ranked[0]).value
+            moves = [*([next_move] if next_move else []), *_FIRST_MOVES[self._bottleneck(best)], *_OTHER_MOVES]
             candidates = ((move, self._moved(best, move)) for move in moves)
             found = next(((m, s) for m, s in candidates if s is not None and not self._is_tried(s)), None)
             if found is None:
                 return
-            move, settings = found
+            (name, direction), settings = found
             self._try(settings)
-            again = move if self.ranked()[0] == settings else None
+            rate = self.pooled(settings).value if self._of(settings) else 0.0
+            if best_rate < _BY_CHANCE * rate:
+                next_move = (name, direction)
+            else:
+                next_move = (name, -direction) if rate < _BY_CHANCE * best_rate else None
 
     def _moved(self, settings: InputSettings, move: Move) -> InputSettings | None:
         """Return settings with one change, or None if the change has no effect or leaves the range."""
@@ -201,6 +209,9 @@ class _Search:
         if changed == value or not least <= changed <= most:
             return None
         changes: dict[str, Any] = {name: changed}
+        if name == "read_bytes" and direction < 0:
+            # As many bytes are asked for at a time, in smaller requests.
+            changes["read_concurrency"] = min(settings.read_concurrency * factor, _RANGES["read_concurrency"][1])
         return replace(settings, **changes)
 
     def _try(self, settings: InputSettings) -> None:
