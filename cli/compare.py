@@ -49,7 +49,11 @@ Examples:
 @click.argument("names", metavar="A B ...", nargs=-1, required=True)
 @click.option("--cluster", "cluster_target", required=True, help=CLUSTER_HELP)
 @click.option(
-    "--steps", default=60, show_default=True, type=click.IntRange(1, 100_000), help="Steps to measure of each strategy."
+    "--steps",
+    default=60,
+    show_default=True,
+    type=click.IntRange(1, 100_000),
+    help="Steps to measure of the fastest; slower ones have fewer.",
 )
 @click.option(
     "--budget",
@@ -210,7 +214,7 @@ def fields(comparison: Comparison, model: ModelSpec, cluster: ClusterSpec) -> di
         "cluster": cluster.name,
         "profile": profile_fields(model),
         "num_rounds": comparison.num_rounds,
-        "steps_per_round": comparison.steps_per_round,
+        "steps_per_round": dict(comparison.steps_per_round),
         "contestants": [
             {"name": name, "measurement": to_plain(measurement)}
             for name, measurement in comparison.measurements.items()
@@ -238,9 +242,8 @@ def _interval_fields(interval: Interval) -> dict[str, float]:
 def describe(comparison: Comparison, model: ModelSpec) -> str:
     """Return the comparison for users: a table, and a line for each verdict."""
     speedups = {ratio.name: ratio.speedup for ratio in comparison.ratios}
-    plural = "" if comparison.steps_per_round == 1 else "s"
-    rounds = f"{comparison.num_rounds} rounds of {comparison.steps_per_round} step{plural} of each, in turn:"
-    lines = [rounds, "", format_contest(rows_of(comparison.measurements, speedups, model)), ""]
+    table = format_contest(rows_of(comparison.measurements, speedups, model))
+    lines = [f"{comparison.rounds_in_words}:", "", table, ""]
     lines += wrapped(f"{ratio}." for ratio in comparison.ratios)
     if comparison.best is not None and len(comparison.measurements) > 2:
         lines.append(f"{comparison.best} is the fastest: faster than each of the others.")

@@ -63,8 +63,7 @@ def comparison_page(report: ComparisonReport) -> str:
         "The cluster": cluster_section(report.cluster, _loads(report)),
     }
     title = f"{report.model.name} on {report.cluster.name}"
-    rounds = f"{comparison.num_rounds} rounds of {comparison.steps_per_round} steps of each, in turn"
-    content = article(title, f"Comparison: {rounds}", _verdict(report), sections, name="comparison")
+    content = article(title, f"Comparison: {comparison.rounds_in_words}", _verdict(report), sections, name="comparison")
     return document(title, content, drawn)
 
 

@@ -174,7 +174,7 @@ def prove(
         trials.service,
         [contestant.run_as for contestant in contestants],
         design=trials.effort.proof,
-        policy=functools.partial(trials.policy, best_seconds),
+        policy=functools.partial(trials.proof_policy, best_seconds),
         seed=seed,
         compute_seconds={
             one.name: strategy_compute_seconds(one.candidate.strategy, trials.model, trials.cluster)

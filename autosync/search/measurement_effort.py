@@ -57,6 +57,15 @@ class Effort:
             budget_seconds=min(self.trial.budget_seconds, max(self.trial_seconds, num_steps * sample_seconds)),
         )
 
+    def proof_policy(self, step_seconds: float, steps_each: int = 1) -> Policy:
+        """Return how long a contestant of the proof with steps of about this time is warmed up.
+
+        Long steps are warmed up for half as long as in a trial: the rounds of the proof show whether they are steady.
+        """
+        if self.trial_seconds is None:
+            return self.policy(step_seconds, steps_each)
+        return replace(self, trial_seconds=self.trial_seconds / 2).policy(step_seconds, steps_each)
+
 
 NORMAL_EFFORT = Effort(trial=Policy(max_steps=60, interval_share=0.03), trial_seconds=6.0)
 """The default effort. A trial may be less certain than a comparison, because the proof measures the fastest again."""

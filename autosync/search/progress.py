@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from autosync import units
 from autosync.datasets.schema import Failure, Measurement, Record
-from autosync.search.candidates import Candidate, candidate_of
+from autosync.search.candidates import STOCK_DDP, Candidate, candidate_of
 from autosync.search.measurement_effort import Effort
-
-PROOF_WARMUP_STEPS = 20
-"""The approximate number of steps that a finalist takes before the measured ones."""
+from autosync.trials.compare import NUM_ALONE, plan_rounds
 
 
 class ProgressListener(Protocol):
@@ -30,6 +28,13 @@ class ProgressListener(Protocol):
 
     def tried(self, status: SearchStatus, number: int) -> None:
         """Report that the trial of this number has ended; the status has taken it in."""
+
+
+def proof_seconds(step_seconds: Sequence[float], effort: Effort) -> float:
+    """Return about how long a proof of contestants with these step times takes."""
+    policy = effort.proof_policy(min(step_seconds))
+    num_before = NUM_ALONE + policy.min_warmup_steps + 2 * policy.window_steps
+    return sum(step_seconds) * num_before + plan_rounds(step_seconds, effort.proof).seconds(step_seconds)
 
 
 class SilentListener:
@@ -145,11 +150,14 @@ class SearchStatus:
 
     def proof_seconds(self, best_seconds: float) -> float:
         """Return about how long the proof takes."""
-        design = self._effort.proof
-        # The finalists are about as fast as the best, and stock DDP and the two other baselines not much slower.
-        round_seconds = best_seconds * (self._effort.num_finalists + 3)
-        measured = min(design.budget_seconds, round_seconds * (design.num_steps + design.num_rounds))
-        return round_seconds * PROOF_WARMUP_STEPS + measured
+        # The finalists and the best preset are about as fast as the best, and DDP's best bucket as stock DDP.
+        stock = max(self._stock_seconds() or best_seconds, best_seconds)
+        return proof_seconds([stock, stock, *[best_seconds] * (self._effort.num_finalists + 1)], self._effort)
+
+    def _stock_seconds(self) -> float | None:
+        """The step time of stock DDP, if it was measured."""
+        stock = [one.measurement for one in self.tried if one.candidate.strategy_id == STOCK_DDP.strategy_id]
+        return next((one.median_seconds for one in stock if one is not None), None)
 
     def beginning(self, candidate: Candidate) -> str:
         """Return the message before a trial of this candidate."""

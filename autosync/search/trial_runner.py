@@ -119,6 +119,10 @@ class TrialRunner:
         """
         return self.effort.policy(best_seconds or self.limit().seconds, steps_each)
 
+    def proof_policy(self, best_seconds: float | None, steps_each: int = 1) -> Policy:
+        """Return how long a contestant of the proof is warmed up."""
+        return self.effort.proof_policy(best_seconds or self.limit().seconds, steps_each)
+
     def bound(self) -> Bound:
         """Return the bound of exact strategies without stages. A replay draws the rows that it touches evenly."""
         return bound(self.model, self.cluster, rates=rates_of(self.cluster), even_rows=self.is_replayed)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from autosync import units
 from autosync.datasets.schema import Failure, Measurement
 from autosync.errors import OperationError
-from autosync.trials.comparison import Comparison, confidence_of_each
+from autosync.trials.comparison import Comparison, confidence_of_each, steps_in_words
 from autosync.trials.contestant import Contestant
 from autosync.trials.outages import Outages
 from autosync.trials.periods import PeriodService
@@ -35,7 +35,7 @@ from autosync.trials.statistics import Centre, blocked_interval, min_rounds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """The amount of measurement: `num_steps` of each contestant in `num_rounds` rounds, or fewer on a small budget.
+    """The amount of measurement: `num_steps` of the fastest contestant in `num_rounds` rounds; fewer on a small budget.
 
     Even with the smallest budget, there are as many rounds as the intervals need (6 for two contestants), with one step
     each besides the uncounted step that starts each block. `least_difference` is the share below which a difference
@@ -56,6 +56,24 @@ class Design:
 
 
 DEFAULT_DESIGN = Design()
+
+NUM_ALONE = 2
+"""The steps of a contestant alone. The optimizer may allocate its state in the first, so the second shows the peak."""
+
+FEWEST_STEPS = 2
+"""The fewest steps of a contestant in a round in which the fastest has as many. See `plan_rounds`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """The number of rounds, and for each contestant the number of steps in a round that count."""
+
+    num_rounds: int
+    steps: tuple[int, ...]
+
+    def seconds(self, step_seconds: Sequence[float]) -> float:
+        """Return the time of all rounds. Each block begins with a step that is not counted."""
+        return self.num_rounds * sum(one * (count + 1) for one, count in zip(step_seconds, self.steps, strict=True))
 
 
 def compare(
@@ -81,15 +99,15 @@ def compare(
     try:
         field.prepare()
         step_seconds = field.step_seconds()
-        num_rounds, steps_per_round = plan_rounds(step_seconds, design)
-        # Each block begins with a step that is not counted.
-        round_seconds = sum(step_seconds) * (steps_per_round + 1)
-        lots = random.Random(seed)
-        for number in range(num_rounds):
+        # Waits for a loader come now and then, so their mean needs all steps.
+        plan = plan_rounds(step_seconds, design, alike=field.centre == "mean")
+        steps, lots = dict(zip(field.names, plan.steps, strict=True)), random.Random(seed)
+        for number in range(plan.num_rounds):
             if number % 4 == 0:
-                left = units.format_time(max(round(round_seconds * (num_rounds - number)), 1))
-                progress(f"round {number + 1} of {num_rounds} ({steps_per_round} of each; about {left} left)")
-            field.run_round(draw_order(field.names, lots), steps_per_round)
+                left = plan.seconds(step_seconds) * (1 - number / plan.num_rounds)
+                told = units.format_time(max(round(left), 1))
+                progress(f"round {number + 1} of {plan.num_rounds} ({steps_in_words(plan.steps)}; about {told} left)")
+            field.run_round(draw_order(field.names, lots), steps)
     finally:
         field.release()
     blocks = field.blocks()
@@ -97,26 +115,31 @@ def compare(
         measurements={name: field.measurement(name, (compute_seconds or {}).get(name)) for name in blocks},
         failures=field.failures,
         num_rounds=len(next(iter(blocks.values()))),
-        steps_per_round=steps_per_round,
+        steps_per_round={name: steps[name] for name in blocks},
         blocks=blocks,
         centre=field.centre,
         least_difference=design.least_difference,
     )
 
 
-def plan_rounds(step_seconds: Sequence[float], design: Design) -> tuple[int, int]:
-    """Return the number of rounds and of steps per round, from the step time of each contestant.
+def plan_rounds(step_seconds: Sequence[float], design: Design, *, alike: bool = False) -> Rounds:
+    """Return the rounds for contestants with these step times.
 
-    If the budget is too small, there are first fewer steps per round, then fewer rounds.
+    All contestants take about the same time in a round, so one that is much slower than the fastest has fewer steps, at
+    least `FEWEST_STEPS`. Its ratio to the fastest is far from 1 and needs less precision. With `alike`, all have the
+    same number of steps. If the budget is too small, there are first fewer steps per round, then fewer rounds.
     """
     needed = min_rounds(confidence_of_each(len(step_seconds) - 1))
     num_rounds = max(needed, min(design.num_rounds, design.num_steps))
-    steps_per_round = max(1, design.num_steps // num_rounds)
-    # One more step starts the block of each contestant.
-    affordable = int(design.budget_seconds / (sum(step_seconds) * num_rounds)) - 1
-    if affordable >= 1:
-        return num_rounds, min(steps_per_round, affordable)
-    return max(needed, int(design.budget_seconds / (sum(step_seconds) * 2))), 1
+    fastest = min(step_seconds)
+    for most in range(max(1, design.num_steps // num_rounds), 0, -1):
+        fewest = most if alike else min(most, FEWEST_STEPS)
+        steps = tuple(max(fewest, round(most * fastest / one)) for one in step_seconds)
+        plan = Rounds(num_rounds=num_rounds, steps=steps)
+        if plan.seconds(step_seconds) <= design.budget_seconds:
+            return plan
+    num_rounds = max(needed, min(num_rounds, int(design.budget_seconds / (sum(step_seconds) * 2))))
+    return Rounds(num_rounds=num_rounds, steps=(1,) * len(step_seconds))
 
 
 def draw_order(names: Sequence[str], lots: random.Random) -> list[str]:
@@ -185,8 +208,7 @@ class _Field:
     def _try_alone(self, contestant: Contestant) -> tuple[int, ...]:
         """Return the peak memory of each rank with this contestant alone: later, all contestants are in memory."""
         self._service.prepare(contestant)
-        # The optimizer may allocate its state in the first step, so the second one shows the peak.
-        samples = self._service.run(contestant.name, 2 if self._service.steps_each(contestant.name) == 1 else 1)
+        samples = self._service.run(contestant.name, NUM_ALONE if self._service.steps_each(contestant.name) == 1 else 1)
         self._service.release(contestant.name)
         return tuple(samples.peak_memory_bytes)
 
@@ -222,14 +244,14 @@ class _Field:
             for name in self._contestants
         ]
 
-    def run_round(self, order: Sequence[str], num_steps: int) -> None:
+    def run_round(self, order: Sequence[str], num_steps: Mapping[str, int]) -> None:
         """Run a block of each contestant. If one fails, the round does not count, and the others begin it again."""
         taken = {}
         for name in order:
             try:
                 # A block begins and ends with idle links. Its first step is not counted: where transfers go on into the
                 # next step, the first step has none to wait for. The last step's transfers end before the next block.
-                taken[name] = self._service.run(name, num_steps + 1, settle=True)
+                taken[name] = self._service.run(name, num_steps[name] + 1, settle=True)
             except TrialFailed as error:
                 self._fall_out(name, error)
                 self.prepare()
@@ -238,7 +260,7 @@ class _Field:
         self._outages.over()
         for name, samples in taken.items():
             self._tallies[name].add(samples, begins_warmup=False)
-        self._rounds.append({name: self._tallies[name].seconds[-num_steps:] for name in order})
+        self._rounds.append({name: self._tallies[name].seconds[-num_steps[name] :] for name in order})
 
     def blocks(self) -> dict[str, tuple[tuple[float, ...], ...]]:
         return {name: tuple(one[name] for one in self._rounds) for name in self._contestants}

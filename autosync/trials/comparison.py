@@ -69,17 +69,22 @@ def speedup_frame(measurements: Mapping[str, Measurement], speedups: Mapping[str
 class Comparison:
     """The result of a comparison.
 
-    `measurements` and `blocks` are by contestant, in the given order. `failures` are of contestants that could not be
-    measured. `centre` says whether the time of a block is its median or its mean.
+    `measurements`, `steps_per_round` and `blocks` are by contestant, in the given order. `failures` are of contestants
+    that could not be measured. `centre` says whether the time of a block is its median or its mean.
     """
 
     measurements: Mapping[str, Measurement]
     failures: Mapping[str, Failure]
     num_rounds: int
-    steps_per_round: int
+    steps_per_round: Mapping[str, int]
     blocks: Blocks = field(repr=False)
     centre: Centre
     least_difference: float
+
+    @property
+    def rounds_in_words(self) -> str:
+        """What was measured, such as "12 rounds of 2 to 5 steps of each, in turn"."""
+        return f"{self.num_rounds} rounds of {steps_in_words(tuple(self.steps_per_round.values()))}, in turn"
 
     @property
     def ratios(self) -> tuple[Ratio, ...]:
@@ -121,6 +126,14 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         return sentence_and_table(". ".join([*map(str, self.ratios), ""]).strip(), self.to_frame())
+
+
+def steps_in_words(steps: Sequence[int]) -> str:
+    """Return how many steps each contestant has in a round, such as "5 steps of each"."""
+    fewest, most = min(steps), max(steps)
+    if fewest == most:
+        return f"{most} step{'' if most == 1 else 's'} of each"
+    return f"{fewest} to {most} steps of each"
 
 
 def ratios_to_first(blocks: Blocks, least_difference: float, centre: Centre = "median") -> tuple[Ratio, ...]:

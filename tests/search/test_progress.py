@@ -7,12 +7,14 @@ import pytest
 from autosync.datasets.schema import Record
 from autosync.search.candidates import STOCK_DDP, Candidate, default_as_strategy
 from autosync.search.measurement_effort import Effort
-from autosync.search.progress import PROOF_WARMUP_STEPS, FinishedTrial, SearchStatus
+from autosync.search.progress import FinishedTrial, SearchStatus
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.trials.compare import Design
 
 EFFORT = Effort(proof=Design(num_steps=40, num_rounds=10, budget_seconds=60.0))
+WARMUP_STEPS = 2 + 4 + 8
+"""A contestant of the proof takes two steps alone. Four are discarded, and two windows of four show a steady time."""
 
 
 class Clock:
@@ -71,14 +73,14 @@ def test_the_time_left_is_that_of_the_trials_and_of_the_proof(clock: Clock, add:
     add(status, STOCK_DDP, 0.2)
     clock.now += 20
     # Ten seconds a trial; in the proof five contestants take 40 steps, 10 that begin blocks, and the warm-up.
-    assert status.seconds_left() == pytest.approx(2 * 10 + 0.5 * (50 + PROOF_WARMUP_STEPS))
+    assert status.seconds_left() == pytest.approx(2 * 10 + 0.5 * (50 + WARMUP_STEPS))
     clock.now += 2000
-    assert status.seconds_left() == pytest.approx(2 * 1010 + 0.5 * (50 + PROOF_WARMUP_STEPS))
+    assert status.seconds_left() == pytest.approx(2 * 1010 + 0.5 * (50 + WARMUP_STEPS))
     # The search may end early.
     status.search_ends()
-    assert status.seconds_left() == pytest.approx(0.5 * (50 + PROOF_WARMUP_STEPS))
+    assert status.seconds_left() == pytest.approx(0.5 * (50 + WARMUP_STEPS))
     clock.now += 10
-    assert status.seconds_left() == pytest.approx(0.5 * (50 + PROOF_WARMUP_STEPS) - 10)
+    assert status.seconds_left() == pytest.approx(0.5 * (50 + WARMUP_STEPS) - 10)
     clock.now += 1000
     assert status.seconds_left() == 0
 
@@ -87,10 +89,22 @@ def test_budgets_bound_the_time_left(clock: Clock, add: Callable[..., None]) -> 
     status = _course(clock, budget_seconds=25.0)
     add(status, STOCK_DDP, 10.0)
     clock.now += 20
-    # 5 s of search, and the proof's 60 s beside its warm-up.
-    assert status.seconds_left() == pytest.approx(5 + 60 + 50 * PROOF_WARMUP_STEPS)
+    # 5 s of search, and the proof's fewest rounds, of two steps each, beside its warm-up.
+    assert status.seconds_left() == pytest.approx(5 + 50 * 8 * 2 + 50 * WARMUP_STEPS)
     clock.now += 20
-    assert status.seconds_left() == pytest.approx(60 + 50 * PROOF_WARMUP_STEPS)
+    assert status.seconds_left() == pytest.approx(50 * 8 * 2 + 50 * WARMUP_STEPS)
+
+
+def test_stock_ddp_is_slower_than_the_finalists(
+    clock: Clock, add: Callable[..., None], model: ModelSpec, cluster: ClusterSpec
+) -> None:
+    status = _course(clock)
+    add(status, STOCK_DDP, 0.4)
+    add(status, default_as_strategy(model, cluster), 0.1)
+    clock.now += 20
+    # Stock DDP and its best bucket have two steps in a round, of which the fastest have four.
+    rounds = 10 * (2 * 0.4 * 3 + 3 * 0.1 * 5)
+    assert status.seconds_left() == pytest.approx(2 * 10 + rounds + (2 * 0.4 + 3 * 0.1) * WARMUP_STEPS)
 
 
 def test_a_search_ends_by_its_trials_or_its_budget(clock: Clock, add: Callable[..., None]) -> None:
@@ -140,5 +154,5 @@ def test_what_came_before_counts_as_tried_and_takes_no_time(
     assert status.seconds_left() is None
     assert status.num_left == 2
     status.take_in([*status.records, make_record(5, STOCK_DDP, 0.1)])
-    assert status.seconds_left() == pytest.approx(10 + 0.1 * 5 * (50 + PROOF_WARMUP_STEPS))
+    assert status.seconds_left() == pytest.approx(10 + 0.1 * 5 * (50 + WARMUP_STEPS))
     assert status.outcome(5).startswith("trial 3 of 4: stock DDP")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from autosync.errors import OperationError
 from autosync.testing.trials import FakeService, FakeSteps, Load
 from autosync.trials.compare import DEFAULT_DESIGN, Design, compare, draw_order, plan_rounds
-from autosync.trials.comparison import Comparison, Ratio
+from autosync.trials.comparison import Comparison, Ratio, confidence_of_each
 from autosync.trials.contestant import Contestant
 from autosync.trials.statistics import Interval, blocked_interval, min_rounds, round_ratio
 
@@ -102,23 +102,24 @@ def test_the_verdict_in_words(low: float, high: float, words: str) -> None:
 
 def test_what_a_comparison_says_of_each() -> None:
     steps = {
-        "a": FakeSteps(seconds=0.2, noise=0.01, bytes_per_step=1000, peak_memory_bytes=5, cpu_share=0.7),
+        "a": FakeSteps(seconds=0.24, noise=0.01, bytes_per_step=1000, peak_memory_bytes=5, cpu_share=0.7),
         "b": FakeSteps(seconds=0.1, noise=0.01, bytes_per_step=2000, peak_memory_bytes=7),
     }
     service = FakeService(steps)
     contestants = [Contestant(name="a"), Contestant(name="b")]
     comparison = compare(service, contestants, compute_seconds={"a": 0.08, "b": 0.04})
     first, second = comparison.measurements["a"], comparison.measurements["b"]
-    assert (comparison.num_rounds, comparison.steps_per_round) == (12, 5)
-    assert first.num_steps == second.num_steps == 60
+    assert (comparison.num_rounds, comparison.steps_per_round) == (12, {"a": 2, "b": 5})
+    assert comparison.rounds_in_words == "12 rounds of 2 to 5 steps of each, in turn"
+    assert (first.num_steps, second.num_steps) == (24, 60)
     assert first.low_seconds <= first.median_seconds <= first.high_seconds
-    assert first.exposed_seconds == pytest.approx(0.12, rel=0.05)
+    assert first.exposed_seconds == pytest.approx(0.16, rel=0.05)
     assert second.exposed_seconds == pytest.approx(0.06, rel=0.05)
     assert (first.bytes_sent, second.bytes_sent) == ((1000, 1000), (2000, 2000))
     assert (first.peak_memory_bytes, second.peak_memory_bytes) == ((5, 5), (7, 7))
     assert (first.flags, second.flags) == (("busy_cpu",), ())
     assert first.num_warmup_steps == 12
-    assert comparison.ratios[0].speedup.value == pytest.approx(2, rel=0.02)
+    assert comparison.ratios[0].speedup.value == pytest.approx(2.4, rel=0.02)
     assert service.prepared == set()
 
 
@@ -160,7 +161,9 @@ def test_one_that_fails_is_left_out_and_the_others_go_on() -> None:
         "b": "rank 0: b fails here",
         "d": "rank 0: d fails here",
     }
-    assert comparison.measurements["c"].num_steps == comparison.num_rounds * comparison.steps_per_round
+    assert comparison.steps_per_round == {"a": 2, "c": 5}
+    for name, num_steps in comparison.steps_per_round.items():
+        assert comparison.measurements[name].num_steps == comparison.num_rounds * num_steps
     assert comparison.best == "c"
     assert service.prepared == set()
 
@@ -173,20 +176,49 @@ def test_with_fewer_than_two_left_there_is_nothing_to_compare() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step_seconds", "design", "rounds"),
+    ("step_seconds", "design", "num_rounds", "steps"),
     [
-        ([0.1, 0.1], Design(), (12, 5)),
-        ([0.1, 0.1], Design(num_steps=240), (12, 20)),
-        ([0.1, 0.1], Design(num_steps=8), (8, 1)),
-        ([0.1, 0.1], Design(num_steps=1), (6, 1)),
-        ([1.0, 1.0], Design(budget_seconds=100), (12, 3)),
-        ([1.0, 1.0], Design(budget_seconds=40), (10, 1)),
-        ([1.0, 1.0], Design(budget_seconds=1), (6, 1)),
-        ([1.0] * 5, Design(budget_seconds=1), (8, 1)),
+        ([0.1, 0.1], Design(), 12, (5, 5)),
+        ([0.1, 0.1], Design(num_steps=240), 12, (20, 20)),
+        ([0.1, 0.1], Design(num_steps=8), 8, (1, 1)),
+        ([0.1, 0.1], Design(num_steps=1), 6, (1, 1)),
+        ([1.0, 1.0], Design(budget_seconds=100), 12, (3, 3)),
+        ([1.0, 1.0], Design(budget_seconds=40), 10, (1, 1)),
+        ([1.0, 1.0], Design(budget_seconds=1), 6, (1, 1)),
+        ([1.0] * 5, Design(budget_seconds=1), 8, (1,) * 5),
+        ([0.6, 0.13, 0.1], Design(), 12, (2, 4, 5)),
+        ([0.6, 0.13, 0.1], Design(num_steps=240), 12, (3, 15, 20)),
+        ([0.6, 0.13, 0.1], Design(num_steps=12), 12, (1, 1, 1)),
     ],
 )
-def test_how_much_the_budget_has_time_for(step_seconds: list[float], design: Design, rounds: tuple[int, int]) -> None:
-    assert plan_rounds(step_seconds, design) == rounds
+def test_how_much_the_budget_has_time_for(
+    step_seconds: list[float], design: Design, num_rounds: int, steps: tuple[int, ...]
+) -> None:
+    plan = plan_rounds(step_seconds, design)
+    assert (plan.num_rounds, plan.steps) == (num_rounds, steps)
+
+
+@given(
+    step_seconds=st.lists(st.floats(0.001, 2.0), min_size=2, max_size=8),
+    num_steps=st.integers(1, 240),
+    budget_seconds=st.floats(1.0, 300.0),
+    alike=st.booleans(),
+)
+def test_rounds_for_any_contestants(
+    step_seconds: list[float], num_steps: int, budget_seconds: float, alike: bool
+) -> None:
+    design = Design(num_steps=num_steps, budget_seconds=budget_seconds)
+    plan = plan_rounds(step_seconds, design, alike=alike)
+    assert plan.num_rounds >= min_rounds(confidence_of_each(len(step_seconds) - 1))
+    most = max(plan.steps)
+    assert 1 <= most <= num_steps
+    assert min(plan.steps) >= (most if alike else min(most, 2))
+    # The fastest has the most, and nobody's block takes longer than it must.
+    assert plan.steps[step_seconds.index(min(step_seconds))] == most
+    if most > 1:
+        assert plan.seconds(step_seconds) <= budget_seconds
+    for seconds, count in zip(step_seconds, plan.steps, strict=True):
+        assert alike or count <= 2 or count <= most * min(step_seconds) / seconds + 0.5
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,7 @@ class ReadingShortEpochs(ReadingService):
 def test_blocks_that_are_as_long_as_epochs_do_not_leave_out_the_same_steps_of_all() -> None:
     service = ReadingShortEpochs()
     found = compare(service, [Contestant(name="plain"), Contestant(name="reads")])
-    assert found.steps_per_round == 5
+    assert found.steps_per_round == {"plain": 5, "reads": 5}
     num_steps = 6 * NUM_WORKERS
     over_epoch = ((num_steps - 1) * READY + LONG_WAIT) / num_steps
     assert found.measurements["reads"].median_seconds == pytest.approx(over_epoch, rel=0.15)
@@ -253,7 +253,7 @@ def test_rounds_share_no_step() -> None:
         taken += steps
         if settles:
             # The first sample of a block is not counted.
-            block = taken[-found.steps_per_round * NUM_WORKERS :]
+            block = taken[-found.steps_per_round["reads"] * NUM_WORKERS :]
             assert len(taken) >= len(block) + NUM_WORKERS
             turns = [block[begin : begin + NUM_WORKERS] for begin in range(0, len(block), NUM_WORKERS)]
             expected.append([sum(turn) / NUM_WORKERS for turn in turns])
