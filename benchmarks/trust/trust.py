@@ -26,12 +26,13 @@ from typing import Any
 sys.path.append(str(Path(__file__).parents[2]))
 from autosync.datasets.dataset import SHIPPED
 from autosync.search.measurement_effort import NORMAL_EFFORT
-from autosync.search.progress import PROOF_WARMUP_STEPS
+from autosync.search.progress import proof_seconds
 from autosync.search.stopping import LEAST_GAIN
 from autosync.search.trust.error_belief import ErrorBelief, fitted
-from autosync.search.trust.measured_spread import NEAR, beliefs_without_each, by_key, key_of, shipped_spread
+from autosync.search.trust.measured_spread import beliefs_without_each, by_key, key_of, shipped_spread
 from autosync.search.trust.next_trials import TRAINING_SECONDS, TrialWorth, trial_seconds
 from autosync.search.trust.reach import fitted_reach
+from autosync.search.trust.trials_so_far import PastTrial, belief_after
 from autosync.simulators.learned.priors import lots_of
 from autosync.units import format_time
 from benchmarks.shared import parser_of, report, run, tell
@@ -91,13 +92,13 @@ class Search:
 
     training_seconds: float
     belief: ErrorBelief
-    errors: list[float] = field(default_factory=list)
+    tried: list[PastTrial] = field(default_factory=list)
     forecasts: list[dict[str, float]] = field(default_factory=list)
 
     def run(self, rounds: Sequence[Sequence[Replayed]]) -> dict[str, Any]:
         """Make the first round's trials at once, and the others while they are worth their time."""
         early = min(one.seconds for one in rounds[0])
-        best, num_trials, seconds = early, 1 + len(rounds[0]), proof_seconds(early, NUM_EARLY)
+        best, num_trials, seconds = early, 1 + len(rounds[0]), proof_seconds([early] * NUM_EARLY, NORMAL_EFFORT)
         for trials in rounds[1:]:
             made = self._round(trials, best, early)
             num_trials += len(made)
@@ -106,7 +107,7 @@ class Search:
             if not made:
                 break
         if is_due(best, early):
-            seconds += proof_seconds(best, NUM_LATE)
+            seconds += proof_seconds([best] * NUM_LATE, NORMAL_EFFORT)
         fastest = min(one.seconds for trials in rounds for one in trials)
         found = {"above": best / fastest - 1, "early_above": early / fastest - 1}
         return {"num_trials": num_trials, **found, "seconds": seconds, "rounds": self.forecasts}
@@ -118,15 +119,16 @@ class Search:
         fastest = best
         for number in range(len(trials)):
             expected = [one.expected for one in trials[number:]]
-            proof = 0.0 if is_due(fastest, early) else proof_seconds(fastest, NUM_LATE)
-            found = worth.of(fastest, expected, self.belief.after(self.errors), proof_seconds=proof)
+            proof = 0.0 if is_due(fastest, early) else proof_seconds([fastest] * NUM_LATE, NORMAL_EFFORT)
+            believed = belief_after(self.belief, math.log(early), self.tried, least_gain=LEAST_GAIN)
+            found = worth.of(fastest, expected, believed, proof_seconds=proof)
             if number == 0:
                 self.forecasts.append({"expected_gain": found.gain})
             if not found.are_worth_it:
                 break
             made.append(trials[number])
-            if trials[number].expected.log_seconds <= math.log(fastest) + NEAR:
-                self.errors.append(trials[number].error)
+            one = trials[number]
+            self.tried.append(PastTrial(expected=one.expected, log_seconds=math.log(one.seconds)))
             fastest = min(fastest, trials[number].seconds)
         if made:
             self.forecasts[-1]["gain"] = 1 - fastest / best
@@ -136,14 +138,6 @@ class Search:
 def is_due(best: float, early: float) -> bool:
     """Return whether another proof is due."""
     return best < (1 - LEAST_GAIN) * early
-
-
-def proof_seconds(step_seconds: float, num_contestants: int) -> float:
-    """Return about how long a proof of contestants with such steps takes."""
-    design, round_seconds = NORMAL_EFFORT.proof, step_seconds * num_contestants
-    return round_seconds * PROOF_WARMUP_STEPS + min(
-        design.budget_seconds, round_seconds * (design.num_steps + design.num_rounds)
-    )
 
 
 def overall_of(runs: Sequence[dict[str, Any]]) -> dict[str, float]:

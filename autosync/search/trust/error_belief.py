@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -65,6 +65,10 @@ class ErrorBelief:
             scale_weight=scale_weight,
             reach=self.reach,
         )
+
+    def reaching(self, reach: float | None) -> ErrorBelief:
+        """Return the belief with another reach."""
+        return replace(self, reach=reach)
 
     def interval(self, confidence: float) -> tuple[float, float]:
         """Return the interval that holds the next standardised error with this confidence."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from autosync.datasets.schema import Measurement, Record
+from autosync.datasets.schema import Record
 from autosync.search.candidates import Candidate
 from autosync.search.proposers.breeding import Judge
 from autosync.search.proposers.history import HistoryReader, fastest
@@ -46,9 +46,9 @@ class Expectation:
     def seconds(self) -> float:
         return math.exp(self.log_seconds)
 
-    def error(self, measurement: Measurement) -> float:
-        """Return the standardised error that a measurement shows."""
-        return (math.log(measurement.median_seconds) - self.log_seconds) / self.spread
+    def error(self, log_seconds: float) -> float:
+        """Return the standardised error, from the logarithm of the measured seconds."""
+        return (log_seconds - self.log_seconds) / self.spread
 
     def to_plain(self) -> dict[str, Any]:
         """Return the expectation as plain values, as a study keeps it."""

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from autosync.search.candidates import Candidate
 from autosync.search.measurement_effort import Effort
 from autosync.search.progress import SearchStatus
+from autosync.search.stopping import LEAST_GAIN
 from autosync.search.study import Study
 from autosync.search.trust.error_belief import ErrorBelief
 from autosync.search.trust.expectation import Expectation
-from autosync.search.trust.measured_spread import NEAR, belief_about
+from autosync.search.trust.measured_spread import belief_about
 from autosync.search.trust.next_trials import NextTrials, TrialWorth
+from autosync.search.trust.trials_so_far import PastTrial, belief_after
 
 CONFIDENCE = 0.95
 """The confidence of the interval in which the first measurement is expected."""
@@ -52,22 +54,24 @@ class SearchOutlook:
         return worth.of(
             best_seconds,
             [known[one] for one in waiting],
-            self.belief(status, best_seconds),
+            self.belief(status),
             proof_seconds=0.0 if is_proof_due else status.proof_seconds(best_seconds),
         )
 
-    def belief(self, status: SearchStatus, best_seconds: float) -> ErrorBelief:
-        """Return what is believed of the errors of predictions near the best time, after the trials so far."""
+    def belief(self, status: SearchStatus) -> ErrorBelief:
+        """Return what is believed of the next trials, after those so far."""
         known = self._expected()
-        errors = [
-            expected.error(one.measurement)
-            for one in status.tried
-            if one.measurement is not None
-            and (expected := known.get(one.candidate.strategy_id)) is not None
-            and expected.situation == "later"
-            and expected.log_seconds <= math.log(best_seconds) + NEAR
-        ]
-        return belief_about(self.simulator, "later").after(errors)
+        best_log, later = math.inf, []
+        for one in status.tried:
+            if one.measurement is None:
+                continue
+            expected, log_seconds = known.get(one.candidate.strategy_id), math.log(one.measurement.median_seconds)
+            if expected is None or expected.situation == "first" or math.isinf(best_log):
+                best_log = min(best_log, log_seconds)
+            else:
+                later.append(PastTrial(expected=expected, log_seconds=log_seconds))
+        believed = belief_about(self.simulator, "later")
+        return belief_after(believed, best_log, later, least_seconds=self.least_seconds, least_gain=LEAST_GAIN)
 
     def first_words(self, candidates: Sequence[Candidate]) -> str | None:
         """Return what is expected of strategies before any trial; None if nothing is."""

@@ -80,6 +80,9 @@ def test_in_a_short_training_only_the_predicted_are_proved(quickly: TuneFake, to
     assert ended.endswith(" with another proof")
     assert ended in told.notes
     assert tuned.summary["proved_at_once"]
+    answer: dict[str, Any] = tuned.summary["first_answer"]  # type: ignore[assignment]
+    assert answer["strategy_id"] == tuned.verdict.winner.candidate.strategy_id
+    assert 0 < answer["wall_seconds"] <= tuned.summary["wall_seconds"]  # type: ignore[operator]
     (forecast,) = tuned.summary["forecasts"]  # type: ignore[misc]
     assert (forecast["in_words"], forecast["after_trials"]) == (ended, NUM_PROVED)
     assert 0 <= forecast["saved_seconds"] < forecast["seconds"]
@@ -102,6 +105,9 @@ def test_a_later_trial_that_is_faster_is_proved_again(quickly: TuneFake) -> None
     assert _names(tuned)[NUM_PROVED] == fast
     assert tuned.verdict.winner.name == fast
     assert not tuned.summary["proved_at_once"]
+    answer: dict[str, Any] = tuned.summary["first_answer"]  # type: ignore[assignment]
+    assert answer["name"] != fast
+    assert answer["wall_seconds"] < tuned.summary["wall_seconds"]  # type: ignore[operator]
     assert load_bundle(FOLDER.best).strategy_id == tuned.verdict.winner.candidate.strategy_id
 
 

@@ -51,10 +51,8 @@ def test_what_is_no_expectation_counts_as_none(fields: object) -> None:
     assert Expectation.from_plain(fields) is None
 
 
-def test_the_error_is_a_multiple_of_the_spread(make_record: Callable[..., Record]) -> None:
-    measurement = make_record(0, STOCK_DDP, 0.1 * math.exp(0.1)).measurement
-    assert measurement is not None
-    assert EXPECTATION.error(measurement) == pytest.approx(2.0)
+def test_the_error_is_a_multiple_of_the_spread() -> None:
+    assert EXPECTATION.error(math.log(0.1) + 0.1) == pytest.approx(2.0)
 
 
 def test_expectations_learn_from_the_errors_of_trials(

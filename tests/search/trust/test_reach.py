@@ -24,7 +24,7 @@ def searched(*rounds: tuple[Trial, ...], model: str = "a") -> RoundsOfTarget:
 
 def test_a_gain_is_what_the_fastest_of_a_round_brings() -> None:
     one = searched(((0.02, 0.03, 0.05), (0.03, 0.03, -0.01)), ((0.0, 0.03, -0.005),), ((0.0, 0.03, -0.04),))
-    found = [gain for _, gain in gains_of(one, BELIEF)]
+    found = [each.found for each in gains_of(one, BELIEF)]
     assert found == pytest.approx([1 - math.exp(-0.01), 0.0, 1 - math.exp(-0.03)])
 
 
@@ -32,7 +32,7 @@ def test_only_errors_near_the_best_change_the_belief() -> None:
     later = ((0.01, 0.03, 0.02),)
     near, far = (searched(((offset, 0.03, offset + 0.015),), later) for offset in (0.04, 0.06))
     unchanged = searched((), later)
-    expected = [[curve.mean(None) for curve, _ in gains_of(one, BELIEF)][1] for one in (near, far, unchanged)]
+    expected = [[each.curve.mean(None) for each in gains_of(one, BELIEF)][1] for one in (near, far, unchanged)]
     assert expected[0] < expected[1] == expected[2]
 
 
