@@ -49,7 +49,7 @@ from autosync.search.search_loop import SearchLoop
 from autosync.search.target import Target
 from autosync.search.timelines import record_timelines
 from autosync.search.trust.early_proof import prove_early
-from autosync.search.tuned import Tuned, hand_over, records_of
+from autosync.search.tuned import FirstAnswer, Tuned, hand_over, records_of
 from autosync.search.tuning_plan import TuningPlan
 from autosync.simulators.compile_notice import compiling_is_told
 from autosync.simulators.interface import Simulator
@@ -110,7 +110,8 @@ def tune(
     with on_cores(available_cores() if jobs is None else jobs), running(plan, progress) as run:
         search = SearchLoop(run, open_proposer(settings.proposer, ground), ground, settings, progress)
         early = prove_early(run, search, ground, seed=settings.seed, progress=progress)
-        give = functools.partial(hand_over, plan, run, search, output=output, began=began, early=early)
+        first = None if early is None else FirstAnswer(verdict=early, wall_seconds=time.monotonic() - began)
+        give = functools.partial(hand_over, plan, run, search, output=output, began=began, first=first)
         if early is not None:
             give(early, records_of(run, search), is_last=False)
         search.run()

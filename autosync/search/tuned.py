@@ -76,6 +76,20 @@ class Tuned:
         return sentence_and_table(f"{sentence} The bundle: {self.folder / 'best.yaml'}", self.verdict.to_frame())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstAnswer:
+    """The verdict of the early proof, and how many seconds after the start of tuning it came."""
+
+    verdict: Verdict
+    wall_seconds: float
+
+    def fields(self) -> dict[str, object]:
+        """Return the fields of `summary.json`."""
+        winner = self.verdict.winner
+        strategy_id = winner.candidate.strategy_id
+        return {"name": winner.name, "strategy_id": strategy_id, "wall_seconds": round(self.wall_seconds, 3)}
+
+
 def records_of(running: RunningStudy, search: SearchLoop) -> TrialRecords:
     """Return the records of a study that is still open."""
     return TrialRecords(
@@ -94,12 +108,12 @@ def hand_over(
     *,
     output: Path | None,
     began: float,
-    early: Verdict | None = None,
+    first: FirstAnswer | None = None,
     is_last: bool = True,
 ) -> Tuned:
     """Write the winner's bundle and the summary. `began` is the start of tuning on the monotonic clock.
 
-    `early` is the verdict of an early proof, which may be the verdict. Without `is_last` the search goes on, and what
+    `first` is the answer of an early proof, which may be the verdict. Without `is_last` the search goes on, and what
     is written is the answer so far.
     """
     trials, folder = running.trials, plan.folder
@@ -125,7 +139,8 @@ def hand_over(
     summary |= {
         "proposer": plan.settings.proposer,
         "ended": search.ended,
-        "proved_at_once": verdict is early,
+        "proved_at_once": first is not None and verdict is first.verdict,
+        "first_answer": None if first is None else first.fields(),
         "forecasts": [{"after_trials": number, **found.fields()} for number, found in search.forecasts],
         "wall_seconds": round(wall_seconds, 3),
         "search_seconds": round(search.search_seconds, 3),

@@ -77,6 +77,7 @@ SUMMARY = {
     "peak_memory_bytes",
     "ended",
     "proved_at_once",
+    "first_answer",
     "forecasts",
 }
 STOCK = STOCK_DDP.name
