@@ -109,13 +109,12 @@ def tune(
     _tell_of_stages(plan, ground, progress)
     with on_cores(available_cores() if jobs is None else jobs), running(plan, progress) as run:
         search = SearchLoop(run, open_proposer(settings.proposer, ground), ground, settings, progress)
-        early = prove_early(run, search, ground, seed=settings.seed, progress=progress)
-        first = None if early is None else FirstAnswer(verdict=early, wall_seconds=time.monotonic() - began)
+        first = _first_answer(run, search, ground, seed=settings.seed, began=began, progress=progress)
         give = functools.partial(hand_over, plan, run, search, output=output, began=began, first=first)
-        if early is not None:
-            give(early, records_of(run, search), is_last=False)
+        if first is not None:
+            give(first.verdict, records_of(run, search), is_last=False)
         search.run()
-        verdict = _proven(run, search, ground, early, seed=settings.seed, progress=progress)
+        verdict = _proven(run, search, ground, first, seed=settings.seed, progress=progress)
         tuned = give(verdict, records_of(run, search))
         record_timelines(run.trials, verdict, plan.folder, progress)
     return tuned
@@ -129,21 +128,29 @@ def _tell_of_stages(plan: TuningPlan, ground: Ground, progress: ProgressListener
         progress.note("no division of the model into stages fits into the nodes' memory")
 
 
+def _first_answer(
+    run: RunningStudy, search: SearchLoop, ground: Ground, *, seed: int, began: float, progress: ProgressListener
+) -> FirstAnswer | None:
+    """Prove what is predicted to be fastest; None if the search begins with trials."""
+    verdict = prove_early(run, search, ground, seed=seed, progress=progress)
+    return None if verdict is None else FirstAnswer(verdict=verdict, wall_seconds=time.monotonic() - began)
+
+
 def _proven(
     run: RunningStudy,
     search: SearchLoop,
     ground: Ground,
-    early: Verdict | None,
+    first: FirstAnswer | None,
     *,
     seed: int,
     progress: ProgressListener,
 ) -> Verdict:
     """Measure the fastest strategies again, in turn with stock DDP and the baselines, and return the verdict.
 
-    An early verdict stands if no trial after it was faster.
+    The first answer stands if no trial after it was faster.
     """
-    if early is not None and not search.is_proof_due:
-        return early
+    if first is not None and not search.is_proof_due:
+        return first.verdict
     finalists = search.finalists(ground.simulator)
     baselines = search.baselines(ground) if finalists else ()
     best_seconds = search.status.best_seconds

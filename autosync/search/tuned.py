@@ -138,12 +138,10 @@ def hand_over(
     wall_seconds = time.monotonic() - began
     summary |= {
         "proposer": plan.settings.proposer,
-        "ended": search.ended,
         "proved_at_once": first is not None and verdict is first.verdict,
         "first_answer": None if first is None else first.fields(),
-        "forecasts": [{"after_trials": number, **found.fields()} for number, found in search.forecasts],
+        **_course_fields(search),
         "wall_seconds": round(wall_seconds, 3),
-        "search_seconds": round(search.search_seconds, 3),
         "own_seconds": round(wall_seconds - running.service.busy_seconds, 3),
         "peak_memory_bytes": peak_memory_bytes(),
     }
@@ -160,6 +158,15 @@ def hand_over(
         verdict=verdict,
         summary=summary,
     )
+
+
+def _course_fields(search: SearchLoop) -> dict[str, object]:
+    """Return the fields of `summary.json` about the course of a search."""
+    return {
+        "ended": search.ended,
+        "forecasts": [{"after_trials": number, **found.fields()} for number, found in search.forecasts],
+        "search_seconds": round(search.search_seconds, 3),
+    }
 
 
 def _write_script(script: str | None, path: Path) -> None:

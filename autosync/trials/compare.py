@@ -65,7 +65,7 @@ FEWEST_STEPS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rounds:
+class RoundPlan:
     """The number of rounds, and for each contestant the number of steps in a round that count."""
 
     num_rounds: int
@@ -122,7 +122,7 @@ def compare(
     )
 
 
-def plan_rounds(step_seconds: Sequence[float], design: Design, *, alike: bool = False) -> Rounds:
+def plan_rounds(step_seconds: Sequence[float], design: Design, *, alike: bool = False) -> RoundPlan:
     """Return the rounds for contestants with these step times.
 
     All contestants take about the same time in a round, so one that is much slower than the fastest has fewer steps, at
@@ -135,11 +135,11 @@ def plan_rounds(step_seconds: Sequence[float], design: Design, *, alike: bool = 
     for most in range(max(1, design.num_steps // num_rounds), 0, -1):
         fewest = most if alike else min(most, FEWEST_STEPS)
         steps = tuple(max(fewest, round(most * fastest / one)) for one in step_seconds)
-        plan = Rounds(num_rounds=num_rounds, steps=steps)
+        plan = RoundPlan(num_rounds=num_rounds, steps=steps)
         if plan.seconds(step_seconds) <= design.budget_seconds:
             return plan
     num_rounds = max(needed, min(num_rounds, int(design.budget_seconds / (sum(step_seconds) * 2))))
-    return Rounds(num_rounds=num_rounds, steps=(1,) * len(step_seconds))
+    return RoundPlan(num_rounds=num_rounds, steps=(1,) * len(step_seconds))
 
 
 def draw_order(names: Sequence[str], lots: random.Random) -> list[str]:

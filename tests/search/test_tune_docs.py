@@ -38,7 +38,7 @@ def test_every_kind_of_failure_is_told() -> None:
 def test_the_efforts_are_those_of_the_code() -> None:
     rows = [
         f"| `{name}` | {effort.trial.min_steps} to {effort.trial.max_steps} steps, "
-        f"{effort.trial.budget_seconds:g} s at most | {effort.proof.num_steps} steps of each "
+        f"{effort.trial.budget_seconds:g} s at most | {effort.proof.num_steps} steps of the fastest "
         f"in {effort.proof.num_rounds} rounds, {effort.proof.budget_seconds:g} s at most |"
         for name, effort in EFFORTS.items()
     ]
