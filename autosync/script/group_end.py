@@ -14,8 +14,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import torch.distributed as dist
 from torch.distributed import distributed_c10d
+
+from autosync.script.process_group import put
 
 NAME = "destroy_process_group"
 PAUSE_SECONDS = 0.05
@@ -33,9 +34,7 @@ def unhurried_group_end() -> Iterator[None]:
         stock(*arguments, **options)
 
     try:
-        for owner in (dist, distributed_c10d):
-            setattr(owner, NAME, destroy_process_group)
+        put(NAME, destroy_process_group)
         yield
     finally:
-        for owner in (dist, distributed_c10d):
-            setattr(owner, NAME, stock)
+        put(NAME, stock)

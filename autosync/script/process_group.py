@@ -38,19 +38,20 @@ def checked_process_group() -> Iterator[None]:
             bound = signature.bind(*arguments, **options).arguments
             refuse_other_ranks(bound.get("rank", -1), bound.get("world_size", -1), given)
         found = stock(*arguments, **options)
-        _put(stock)
+        put(NAME, stock)
         return found
 
     try:
-        _put(init_process_group)
+        put(NAME, init_process_group)
         yield
     finally:
-        _put(stock)
+        put(NAME, stock)
 
 
-def _put(function: Callable[..., Any]) -> None:
+def put(name: str, function: Callable[..., Any]) -> None:
+    """Give a function of torch's process groups this name, in both modules that have it."""
     for owner in (dist, distributed_c10d):
-        setattr(owner, NAME, function)
+        setattr(owner, name, function)
 
 
 def refuse_other_ranks(rank: int, num_ranks: int, given: Mapping[str, str]) -> None:

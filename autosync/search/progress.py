@@ -151,7 +151,7 @@ class SearchStatus:
     def proof_seconds(self, best_seconds: float) -> float:
         """Return about how long the proof takes."""
         # The finalists and the best preset are about as fast as the best, and DDP's best bucket as stock DDP.
-        stock = max(self._stock_seconds() or best_seconds, best_seconds)
+        stock = self._stock_seconds() or best_seconds
         return proof_seconds([stock, stock, *[best_seconds] * (self._effort.num_finalists + 1)], self._effort)
 
     def _stock_seconds(self) -> float | None:

@@ -138,7 +138,7 @@ def plan_rounds(step_seconds: Sequence[float], design: Design, *, alike: bool = 
         plan = RoundPlan(num_rounds=num_rounds, steps=steps)
         if plan.seconds(step_seconds) <= design.budget_seconds:
             return plan
-    num_rounds = max(needed, min(num_rounds, int(design.budget_seconds / (sum(step_seconds) * 2))))
+    num_rounds = max(needed, int(design.budget_seconds / (sum(step_seconds) * 2)))
     return RoundPlan(num_rounds=num_rounds, steps=(1,) * len(step_seconds))
 
 

@@ -126,10 +126,10 @@ class Search:
                 self.forecasts.append({"expected_gain": found.gain})
             if not found.are_worth_it:
                 break
-            made.append(trials[number])
             one = trials[number]
+            made.append(one)
             self.tried.append(PastTrial(expected=one.expected, log_seconds=math.log(one.seconds)))
-            fastest = min(fastest, trials[number].seconds)
+            fastest = min(fastest, one.seconds)
         if made:
             self.forecasts[-1]["gain"] = 1 - fastest / best
         return made

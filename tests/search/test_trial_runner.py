@@ -64,6 +64,7 @@ def test_before_the_first_trial_steps_take_as_long_as_the_bound_says(model: Mode
     effort = Effort(trial_seconds=1e-6)
     trials = _trials(FakeSteps(seconds=1.5, noise=0.002), model, cluster, effort)
     assert trials.policy(None) == effort.policy(bound(model, cluster).seconds)
+    assert trials.proof_policy(None) == effort.proof_policy(bound(model, cluster).seconds)
 
 
 @given(
@@ -85,6 +86,11 @@ def test_a_paced_trial_is_no_longer_than_a_whole_one(
     assert paced.budget_seconds <= whole.budget_seconds
     assert paced.min_warmup_steps + paced.min_steps <= max(FEWEST_STEPS, trial_seconds / step_seconds + 1)
     assert effort.policy(step_seconds / 8, 8) == paced
+    proof = effort.proof_policy(step_seconds)
+    assert proof == Effort(trial=whole, trial_seconds=trial_seconds / 2).policy(step_seconds)
+    assert proof.min_warmup_steps <= paced.min_warmup_steps
+    assert proof.window_steps <= paced.window_steps
+    assert Effort(trial=whole).proof_policy(step_seconds) == whole
 
 
 def test_a_trial_of_long_periods_keeps_to_its_time(model: ModelSpec, cluster: ClusterSpec) -> None:
