@@ -21,7 +21,7 @@ Figure = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContestRow:
-    """A contestant. Figures that are unknown are None; `speedup` is over the first contestant."""
+    """A contestant. Figures that are unknown are None; `speedup` is over the first contestant, which has none."""
 
     name: str
     milliseconds: Figure
@@ -67,7 +67,7 @@ def format_contest(rows: Sequence[ContestRow]) -> str:
 def _table(rows: Sequence[ContestRow], *, longest: int) -> list[str]:
     """Return the lines of the table. A name that is longer has a line of its own, above its figures."""
     header = ("", "ms a step (95 % range)", "speed-up (95 % range)", "not hidden", "sent")
-    cells = [("" if len(row.name) > longest else row.name, *_cells(row)) for row in rows]
+    cells = [("" if len(row.name) > longest else row.name, *_cells(row, is_first=row is rows[0])) for row in rows]
     first, *others = format_table(cells, header=header, right=("not hidden", "sent")).split("\n")
     lines = [first]
     for row, line in zip(rows, others, strict=True):
@@ -75,10 +75,10 @@ def _table(rows: Sequence[ContestRow], *, longest: int) -> list[str]:
     return lines
 
 
-def _cells(row: ContestRow) -> tuple[str, ...]:
+def _cells(row: ContestRow, *, is_first: bool) -> tuple[str, ...]:
     return (
         _with_range(row.milliseconds, ".2f"),
-        "1" if row.speedup is None else _with_range(row.speedup, ".3f"),
+        ("1" if is_first else "") if row.speedup is None else _with_range(row.speedup, ".3f"),
         "" if row.exposed_seconds is None else units.format_time(row.exposed_seconds),
         "" if row.bytes_sent is None else units.format_size(row.bytes_sent),
     )

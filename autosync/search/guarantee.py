@@ -23,7 +23,7 @@ from autosync.search.training_fidelity import TrainingFidelity, measure_fideliti
 from autosync.search.trial_runner import TrialRunner
 from autosync.strategy.emit.settings import DdpSettings
 from autosync.strategy.stage_compute import strategy_compute_seconds
-from autosync.trials.compare import compare
+from autosync.trials.compare import Design, compare
 from autosync.trials.comparison import Comparison, Ratio, speedup_frame
 from autosync.trials.contestant import Contestant
 from autosync.trials.outages import Outages
@@ -66,7 +66,10 @@ class ProofContestant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofResult:
-    """The steps of one contestant and its speedup over stock DDP (None for stock DDP itself)."""
+    """The steps of one contestant and its speedup over stock DDP.
+
+    It is None for stock DDP itself, and for a finalist that was stopped because it was far behind.
+    """
 
     contestant: ProofContestant
     measurement: Measurement
@@ -156,6 +159,7 @@ def prove(
     finalists: Sequence[Candidate],
     *,
     baselines: Sequence[Baseline] = (),
+    design: Design | None = None,
     best_seconds: float | None = None,
     seed: int = 0,
     sustained: Callable[[Contestant], float | None] = lambda _: None,
@@ -163,8 +167,9 @@ def prove(
 ) -> Verdict:
     """Measure stock DDP, the finalists and the baselines in turn and declare the winner.
 
-    `best_seconds` is the best median of the trials; None if there were no trials. `sustained` trains by a contestant
-    alone, and returns how long a step then takes if loaders do not keep up: no other contestant's steps are shorter.
+    `design` is the amount of measurement, if not the usual one. `best_seconds` is the best median of the trials; None
+    if there were no trials. `sustained` trains by a contestant alone, and returns how long a step then takes if loaders
+    do not keep up: no other contestant's steps are shorter.
     """
     contestants, crowded_out = _as_fit(proof_contestants(trials, finalists, baselines), trials)
     if len(contestants) == 1:
@@ -173,13 +178,15 @@ def prove(
     comparison = compare(
         trials.service,
         [contestant.run_as for contestant in contestants],
-        design=trials.effort.proof,
+        design=design or trials.effort.proof,
         policy=functools.partial(trials.proof_policy, best_seconds),
         seed=seed,
         compute_seconds={
             one.name: strategy_compute_seconds(one.candidate.strategy, trials.model, trials.cluster)
             for one in contestants
         },
+        # An inexact one that is faster by far may still lose, because it does not train.
+        may_stop=[one.name for one in contestants if one.role == "finalist" and _is_exact(one.candidate)],
         progress=progress.now,
     )
     other_cpu_share = trials.other_cpu_share()
@@ -188,7 +195,7 @@ def prove(
     if loader_seconds is not None:
         progress.note(f"no step is shorter than {format_time(loader_seconds)}: loaders make batches no faster")
         comparison = comparison.limited(loader_seconds)
-    measured = [one.candidate for one in contestants if one.name in comparison.measurements]
+    measured = [one.candidate for one in contestants if one.name in comparison.blocks]
     verdict = judge(comparison, contestants, measure_fidelities(trials, measured, progress))
     left_out = {**crowded_out, **verdict.left_out}
     return replace(verdict, left_out=left_out, other_cpu_share=other_cpu_share, loader_seconds=loader_seconds)

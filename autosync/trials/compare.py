@@ -3,12 +3,14 @@
 In each round every contestant takes a block of steps, in an order drawn at random for the round. So drifts affect all
 contestants alike, and no contestant gains by its position. The number of rounds is fixed before the first round and
 does not depend on the results: stopping when the results look good would find differences where there are none.
+Some contestants may be stopped when their results look bad. They still count as compared.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autosync import units
@@ -30,7 +32,7 @@ from autosync.trials.policy import (
 )
 from autosync.trials.samples import Service
 from autosync.trials.service import TrialFailed
-from autosync.trials.statistics import Centre, blocked_interval, min_rounds
+from autosync.trials.statistics import Centre, blocked_interval, centre_of, min_rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,9 @@ NUM_ALONE = 2
 FEWEST_STEPS = 2
 """The fewest steps of a contestant in a round in which the fastest has as many. See `plan_rounds`."""
 
+ROUNDS_TO_STOP, FAR_BEHIND = 3, 1.1
+"""A contestant that may be stopped is, if its steps took longer than another's by this factor in all these rounds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPlan:
@@ -84,13 +89,14 @@ def compare(
     policy: Policy | PolicyOfSamples = DEFAULT_POLICY,
     seed: int = 0,
     compute_seconds: Mapping[str, float] | None = None,
+    may_stop: Collection[str] = (),
     progress: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
     """Measure contestants in turn on a service and compare their step times.
 
     A contestant that fails is left out; the others are warmed up again and go on. If fewer than two are left, the
     failures are raised as an `OperationError`. `compute_seconds` is the time of a step without communication, by the
-    names of contestants.
+    names of contestants. Those of `may_stop` that are far behind the fastest of them are stopped after three rounds.
     """
     names = [contestant.name for contestant in contestants]
     assert len(names) >= 2, "a comparison has two contestants at least"
@@ -100,19 +106,23 @@ def compare(
         field.prepare()
         step_seconds = field.step_seconds()
         # Waits for a loader come now and then, so their mean needs all steps.
-        plan = plan_rounds(step_seconds, design, alike=field.centre == "mean")
+        plan = plan_rounds(list(step_seconds.values()), design, alike=field.centre == "mean")
         steps, lots = dict(zip(field.names, plan.steps, strict=True)), random.Random(seed)
         for number in range(plan.num_rounds):
+            if number == ROUNDS_TO_STOP:
+                field.stop_slow(may_stop)
             if number % 4 == 0:
-                left = plan.seconds(step_seconds) * (1 - number / plan.num_rounds)
-                told = units.format_time(max(round(left), 1))
-                progress(f"round {number + 1} of {plan.num_rounds} ({steps_in_words(plan.steps)}; about {told} left)")
+                present = {name: steps[name] for name in field.names}
+                left = (plan.num_rounds - number) * sum(step_seconds[name] * (present[name] + 1) for name in present)
+                told = f"{steps_in_words(tuple(present.values()))}; about {units.format_time(max(round(left), 1))} left"
+                progress(f"round {number + 1} of {plan.num_rounds} ({told})")
             field.run_round(draw_order(field.names, lots), steps)
     finally:
         field.release()
-    blocks = field.blocks()
+    blocks = {name: field.blocks_of(name) for name in field.names}
+    measured = [name for name in names if name not in field.failures]
     return Comparison(
-        measurements={name: field.measurement(name, (compute_seconds or {}).get(name)) for name in blocks},
+        measurements={name: field.measurement(name, (compute_seconds or {}).get(name)) for name in measured},
         failures=field.failures,
         num_rounds=len(next(iter(blocks.values()))),
         steps_per_round={name: steps[name] for name in blocks},
@@ -166,6 +176,7 @@ class _Field:
         self._outages = Outages()
         self._warmups: dict[str, Tally] = {}
         self._memory: dict[str, tuple[int, ...]] = {}
+        self._stopped: set[str] = set()
         self._tallies = {name: Tally() for name in self._contestants}
         self._rounds: list[Mapping[str, tuple[float, ...]]] = []
 
@@ -237,12 +248,12 @@ class _Field:
         for name in self._contestants:
             self._service.release(name)
 
-    def step_seconds(self) -> list[float]:
+    def step_seconds(self) -> dict[str, float]:
         """Return the time of each contestant's step (or period, if it has periods) at the end of its warm-up."""
-        return [
-            self._service.steps_each(name) * self._warmups[name].latest_seconds(self._policies[name])
+        return {
+            name: self._service.steps_each(name) * self._warmups[name].latest_seconds(self._policies[name])
             for name in self._contestants
-        ]
+        }
 
     def run_round(self, order: Sequence[str], num_steps: Mapping[str, int]) -> None:
         """Run a block of each contestant. If one fails, the round does not count, and the others begin it again."""
@@ -262,8 +273,30 @@ class _Field:
             self._tallies[name].add(samples, begins_warmup=False)
         self._rounds.append({name: self._tallies[name].seconds[-num_steps[name] :] for name in order})
 
-    def blocks(self) -> dict[str, tuple[tuple[float, ...], ...]]:
-        return {name: tuple(one[name] for one in self._rounds) for name in self._contestants}
+    def stop_slow(self, names: Collection[str]) -> None:
+        """Stop contestants of these that were far behind the fastest of them in every round so far.
+
+        Each round's order is drawn, so a load that comes and goes hardly makes the same one slow each time. But a few
+        rounds say little of waits for a loader.
+        """
+        if self.centre == "mean":
+            return
+        taken = {
+            name: [float(centre_of(block, self.centre)) for block in self.blocks_of(name)]
+            for name in names
+            if name in self._contestants
+        }
+        fastest = min(taken.values(), key=statistics.fmean, default=[])
+        for name, seconds in taken.items():
+            if all(one > FAR_BEHIND * best for one, best in zip(seconds, fastest, strict=True)):
+                self._progress(f"{name} is stopped: it is far behind")
+                self._service.release(name)
+                self._stopped.add(name)
+                del self._contestants[name]
+
+    def blocks_of(self, name: str) -> tuple[tuple[float, ...], ...]:
+        """Return the steps of a contestant in each round in which it took part."""
+        return tuple(one[name] for one in self._rounds if name in one)
 
     def measurement(self, name: str, compute_seconds: float | None) -> Measurement:
         """Return the measurement of one contestant; the flag for unsteady steps is set by its warm-up."""
@@ -271,11 +304,13 @@ class _Field:
         steady = first_steady_step(warmup, policy) is not None
         measured = tally.measurement(
             num_warmup_steps=0,
-            interval=blocked_interval(self.blocks()[name], centre=policy.centre),
+            interval=blocked_interval(self.blocks_of(name), centre=policy.centre),
             flags=[flag for flag in doubts(tally.seconds, policy) if flag == "drift"],
             policy=policy,
             compute_seconds=compute_seconds,
         )
         flags = measured.flags if steady else (*measured.flags, "not_steady")
+        if name in self._stopped:
+            flags = (*flags, "stopped_early")
         memory = self._memory[name]
         return replace(measured, num_warmup_steps=len(warmup), peak_memory_bytes=memory, flags=flags)

@@ -69,8 +69,9 @@ def speedup_frame(measurements: Mapping[str, Measurement], speedups: Mapping[str
 class Comparison:
     """The result of a comparison.
 
-    `measurements`, `steps_per_round` and `blocks` are by contestant, in the given order. `failures` are of contestants
-    that could not be measured. `centre` says whether the time of a block is its median or its mean.
+    `measurements`, `steps_per_round` and `blocks` are by contestant, in the given order. Contestants that were stopped
+    have a measurement alone. `failures` are of contestants that could not be measured. `centre` says whether the time
+    of a block is its median or its mean.
     """
 
     measurements: Mapping[str, Measurement]
@@ -94,20 +95,24 @@ class Comparison:
     @property
     def best(self) -> str | None:
         """The contestant that is faster than every other, with 95 % confidence in all these comparisons together."""
-        return best_of(self.blocks, self.least_difference, self.centre)
+        return best_of(self.blocks, self.least_difference, self.centre, confidence=self._confidence)
 
     @property
     def beats_first(self) -> tuple[str, ...]:
         """The contestants that are faster than the first, with 95 % confidence in all of them together."""
-        return faster_than_first(self.blocks, self.least_difference, self.centre)
+        return faster_than_first(self.blocks, self.least_difference, self.centre, confidence=self._confidence)
 
     def between(self, name: str, other: str) -> Ratio:
         """Return how many times as fast a contestant is as another, if one was chosen because of these results.
 
         Such a choice favours lucky results, so the interval has 95 % confidence for all possible choices together.
         """
-        confidence = confidence_of_each(len(self.blocks) - 1)
-        return _ratio(self.blocks, name, other, self.least_difference, centre=self.centre, confidence=confidence)
+        return _ratio(self.blocks, name, other, self.least_difference, centre=self.centre, confidence=self._confidence)
+
+    @property
+    def _confidence(self) -> float:
+        """The confidence of each of several comparisons. Contestants that were stopped count: results chose them."""
+        return confidence_of_each(len(self.measurements) - 1)
 
     def limited(self, loader_seconds: float) -> Comparison:
         """Return the comparison for loaders that take so long for each batch, and are the same for all contestants.
@@ -117,7 +122,11 @@ class Comparison:
         """
         faster = [name for name, one in self.measurements.items() if _without_waits(one) < loader_seconds]
         measurements = {name: _at_loader(self.measurements[name], loader_seconds) for name in faster}
-        blocks = {name: tuple((loader_seconds,) * len(block) for block in self.blocks[name]) for name in faster}
+        blocks = {
+            name: tuple((loader_seconds,) * len(block) for block in of_rounds)
+            for name, of_rounds in self.blocks.items()
+            if name in faster
+        }
         return replace(self, blocks={**self.blocks, **blocks}, measurements={**self.measurements, **measurements})
 
     def to_frame(self) -> pd.DataFrame:
@@ -142,22 +151,26 @@ def ratios_to_first(blocks: Blocks, least_difference: float, centre: Centre = "m
     return tuple(_ratio(blocks, name, first, least_difference, centre=centre) for name in others)
 
 
-def faster_than_first(blocks: Blocks, least_difference: float, centre: Centre = "median") -> tuple[str, ...]:
+def faster_than_first(
+    blocks: Blocks, least_difference: float, centre: Centre = "median", *, confidence: float | None = None
+) -> tuple[str, ...]:
     """Return the contestants that are faster than the first, with 95 % confidence in all of them (Bonferroni)."""
     first, *others = blocks
-    confidence = confidence_of_each(len(others))
+    confidence = confidence or confidence_of_each(len(others))
     ratios = [_ratio(blocks, name, first, least_difference, centre=centre, confidence=confidence) for name in others]
     return tuple(one.name for one in ratios if one.verdict == "faster")
 
 
-def best_of(blocks: Blocks, least_difference: float, centre: Centre = "median") -> str | None:
+def best_of(
+    blocks: Blocks, least_difference: float, centre: Centre = "median", *, confidence: float | None = None
+) -> str | None:
     """Return the contestant that is faster than each of the others, or None.
 
     Each of its k - 1 comparisons has the confidence 1 - 5 %/(k - 1). If all k contestants are equal, one contestant
     beats another by chance with a probability of at most half of 5 %/(k - 1). So the probability that any contestant
     beats all others by chance is at most k/(2k - 2) times 5 %.
     """
-    confidence = confidence_of_each(len(blocks) - 1)
+    confidence = confidence or confidence_of_each(len(blocks) - 1)
     for name in blocks:
         others = [other for other in blocks if other != name]
         ratios = [_ratio(blocks, name, one, least_difference, centre=centre, confidence=confidence) for one in others]

@@ -66,14 +66,16 @@ def test_what_is_the_same_for_all_is_told_once() -> None:
         name="b", milliseconds=(200.0, 90.0, 310.0), speedup=(0.5, 0.4, 0.6), exposed_seconds=None, bytes_sent=None,
         peak_memory_bytes=3e8, cpu_share=0.5, flags=("drift", "noisy"),
     )  # fmt: skip
-    assert format_contest([row, other]).splitlines() == [
+    uncompared = replace(other, name="c", milliseconds=(300.0, 290.0, 310.0), speedup=None)
+    assert format_contest([row, other, uncompared]).splitlines() == [
         "   ms a step (95 % range)  speed-up (95 % range)",
         "a  1.00 (0.90 to 1.10)     1",
         "b  200.0 (90.0 to 310.0)   0.500 (0.400 to 0.600)",
-        "memory of a rank: 200 MB (a) to 300 MB (b)",
+        "c  300.0 (290.0 to 310.0)",
+        "memory of a rank: 200 MB (a) to 300 MB (c)",
         "processors in use: 50%",
         "drift: all",
-        "noisy: b",
+        "noisy: b, c",
     ]
 
 

@@ -57,16 +57,25 @@ def _steps(seconds: float, *, noise: float = 0.01, fails_at: int | None = None) 
 
 
 def test_the_fastest_of_those_that_are_faster_wins(prove_with, finalists: tuple[Candidate, ...]) -> None:  # type: ignore[no-untyped-def]
-    verdict = prove_with(_steps(0.2), _steps(0.15), _steps(0.1))
+    verdict = prove_with(_steps(0.2), _steps(0.105), _steps(0.1))
     assert verdict.winner.candidate == finalists[1]
     assert verdict.beats_default
     assert [result.candidate for result in verdict.results] == [STOCK_DDP, *finalists]
     assert verdict.results[0].ratio is None
     speedups = [result.ratio.speedup.value for result in verdict.results if result.ratio is not None]
-    assert speedups == pytest.approx([4 / 3, 2], rel=0.02)
+    assert speedups == pytest.approx([0.2 / 0.105, 2], rel=0.02)
     assert verdict.winner.measurement.exposed_seconds == pytest.approx(0.08, rel=0.05)
     # The order in which they come makes no difference.
-    assert prove_with(_steps(0.2), _steps(0.1), _steps(0.15)).winner.candidate == finalists[0]
+    assert prove_with(_steps(0.2), _steps(0.1), _steps(0.105)).winner.candidate == finalists[0]
+
+
+def test_a_finalist_far_behind_another_is_stopped(prove_with) -> None:  # type: ignore[no-untyped-def]
+    verdict = prove_with(_steps(0.2), _steps(0.15), _steps(0.1))
+    stopped, winner = verdict.results[1:]
+    assert (stopped.ratio, stopped.measurement.flags) == (None, ("stopped_early",))
+    assert verdict.winner.candidate == winner.candidate
+    # The default is no finalist: it may be as slow as it likes.
+    assert prove_with(_steps(0.5), _steps(0.1), _steps(0.1)).default.measurement.flags == ()
 
 
 def test_no_winner_is_faster_than_the_loaders_of_a_script(prove_with, finalists: tuple[Candidate, ...]) -> None:  # type: ignore[no-untyped-def]
@@ -100,7 +109,7 @@ def test_what_is_not_hidden_knows_how_fast_devices_compute(model: ModelSpec, clu
 
 
 def test_what_is_slower_or_the_same_leaves_the_default(prove_with) -> None:  # type: ignore[no-untyped-def]
-    verdict = prove_with(_steps(0.1), _steps(0.1), _steps(0.2))
+    verdict = prove_with(_steps(0.1), _steps(0.1), _steps(0.105))
     assert verdict.winner.candidate == STOCK_DDP
     assert not verdict.beats_default
     assert str(verdict.results[1].ratio).startswith("no difference found between ")

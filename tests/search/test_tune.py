@@ -147,7 +147,9 @@ def test_the_winner_is_handed_over(tune_fake: TuneFake, names: list[str], told: 
     assert winner["bundle"] == str(tuned.folder / "best.yaml")
     stock, *others = tuned.summary["contests"]  # type: ignore[misc]
     assert (stock["name"], stock["speedup_over_stock_ddp"]) == (STOCK, None)
-    verdicts = {one["name"]: one["speedup_over_stock_ddp"]["verdict"] for one in others}
+    stopped, compared = ([one for one in others if ("stopped_early" in one["flags"]) == is_so] for is_so in (True, False))
+    assert [one["speedup_over_stock_ddp"] for one in stopped] == [None]
+    verdicts = {one["name"]: one["speedup_over_stock_ddp"]["verdict"] for one in compared}
     assert verdicts.pop(fast) == "faster"
     assert verdicts
     assert set(verdicts.values()) == {"no difference found"}

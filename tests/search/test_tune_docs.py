@@ -43,6 +43,10 @@ def test_the_efforts_are_those_of_the_code() -> None:
         for name, effort in EFFORTS.items()
     ]
     assert "\n".join(rows) in PAGE
+    early, quick = NORMAL_EFFORT.early_proof, QUICK_EFFORT.early_proof
+    assert early.num_steps == quick.num_steps
+    words = f"A proof before the trials has {early.num_steps} steps of the fastest"
+    assert f"{words}, {early.budget_seconds:g} s at most (`quick`: {quick.budget_seconds:g} s)" in SENTENCES
     shares = [f"{effort.trial.interval_share:.0%}".replace("%", " %") for effort in (NORMAL_EFFORT, QUICK_EFFORT)]
     assert f"narrower than {shares[0]} of it (`quick`: {shares[1]})" in SENTENCES
     assert NORMAL_EFFORT.num_finalists == 2

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from autosync.errors import OperationError
 from autosync.testing.trials import FakeService, FakeSteps, Load
-from autosync.trials.compare import DEFAULT_DESIGN, Design, compare, draw_order, plan_rounds
+from autosync.trials.compare import DEFAULT_DESIGN, ROUNDS_TO_STOP, Design, compare, draw_order, plan_rounds
 from autosync.trials.comparison import Comparison, Ratio, confidence_of_each
 from autosync.trials.contestant import Contestant
 from autosync.trials.statistics import Interval, blocked_interval, min_rounds, round_ratio
@@ -166,6 +166,36 @@ def test_one_that_fails_is_left_out_and_the_others_go_on() -> None:
         assert comparison.measurements[name].num_steps == comparison.num_rounds * num_steps
     assert comparison.best == "c"
     assert service.prepared == set()
+
+
+def test_one_that_is_far_behind_is_stopped() -> None:
+    seconds = {"a": 0.3, "b": 0.1, "c": 0.12, "d": 0.105}
+    service = FakeService({name: FakeSteps(seconds=one, noise=0.005) for name, one in seconds.items()})
+    comparison = compare(service, [Contestant(name=name) for name in seconds], may_stop="bcd")
+    assert list(comparison.measurements) == list("abcd")
+    assert list(comparison.blocks) == list("abd")
+    stopped = comparison.measurements["c"]
+    assert stopped.flags == ("stopped_early",)
+    assert stopped.num_steps == ROUNDS_TO_STOP * 4
+    assert stopped.median_seconds == pytest.approx(0.12, rel=0.01)
+    assert comparison.num_rounds == 12
+    assert [ratio.name for ratio in comparison.ratios] == ["b", "d"]
+    # It counts among those that were compared, so the others' intervals are as wide as if it had gone on.
+    widest = round_ratio(comparison.blocks["a"], comparison.blocks["b"], confidence=confidence_of_each(3))
+    assert comparison.between("b", "a").speedup == widest
+    assert service.prepared == set()
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_equals_are_hardly_ever_stopped(load: str) -> None:
+    """Their steps are long, so that each block meets another part of a load. 120 of them could be stopped."""
+    names, stopped = "abcdef", 0
+    for seed in range(30):
+        service = FakeService({name: FakeSteps(seconds=0.4, noise=0.03) for name in names}, seed=seed, load=LOADS[load])
+        contestants, design = [Contestant(name=name) for name in names], Design(num_steps=36, budget_seconds=60.0)
+        comparison = compare(service, contestants, design=design, seed=seed, may_stop=names[2:])
+        stopped += len(names) - len(comparison.blocks)
+    assert stopped <= 4
 
 
 def test_with_fewer_than_two_left_there_is_nothing_to_compare() -> None:

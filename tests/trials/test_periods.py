@@ -225,6 +225,15 @@ def test_a_comparison_of_steps_that_wait_for_a_loader_is_of_their_means() -> Non
     assert found.between("reads", "plain").verdict == "faster"
 
 
+def test_three_rounds_say_too_little_of_waits_to_stop_a_contestant() -> None:
+    found = compare(
+        ReadingAhead(plain_seconds=0.5),
+        [Contestant(name="reads"), Contestant(name="plain")],
+        may_stop=["reads", "plain"],
+    )
+    assert list(found.blocks) == ["reads", "plain"]
+
+
 LONG_WAIT = 6.0
 
 

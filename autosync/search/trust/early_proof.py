@@ -1,7 +1,7 @@
 """The early proof: the strategies that are predicted to be fastest are proved at once, before any other trial.
 
-So a user has an answer in the first minutes. Its measurements are the first trials of the search. If no later trial is
-faster, this proof is the result.
+So a user has an answer in the first minutes; therefore it measures less than a proof after trials. Its measurements are
+the first trials of the search. If no later trial is faster, this proof is the result.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def prove_early(
     baselines = search.baselines(ground, by_prediction=True)
     started = dt.datetime.now(tz=dt.UTC)
     try:
-        verdict = prove(running.trials, finalists, baselines=baselines, seed=seed, progress=progress)
+        design = running.trials.effort.early_proof
+        verdict = prove(running.trials, finalists, baselines=baselines, design=design, seed=seed, progress=progress)
     except OperationError as error:
         progress.note(f"nothing is proved yet: {error}")
         running.study.withdraw(begun)
