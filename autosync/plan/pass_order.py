@@ -99,26 +99,32 @@ class _Timing:
         self._free = dict.fromkeys(self._stages_of, 0)
         self._last: dict[int, Direction] = {}
         self._came: set[OrderedPass | None] = {("forward", 0, one) for one in range(units.microbatches)}
+        self._most_under_way = [units.most_under_way(stage) for stage in range(len(units.stages))]
+        self._most_kept = [units.most_under_way(stage, since=0) for stage in range(len(units.stages))]
 
     def run(self) -> PlayedOrder:
         found: list[TimedPass] = []
-        numbers = itertools.count()
-        # The times at which something ends, and the pass that has what it needs then, if any.
-        ends: list[tuple[int, int, OrderedPass | None]] = [(0, next(numbers), None)]
+        numbers, places = itertools.count(), {rank: place for place, rank in enumerate(self._free)}
+        # The times at which something ends, a rank that may then go on, and the pass that has what it needs, if any.
+        ends: list[tuple[int, int, int, OrderedPass | None]] = [(0, next(numbers), rank, None) for rank in self._free]
         while ends:
-            now = ends[0][0]
+            now, woken = ends[0][0], set[int]()
             while ends and ends[0][0] == now:
-                self._came.add(heapq.heappop(ends)[2])
-            for rank in self._free:
+                _, _, rank, came = heapq.heappop(ends)
+                self._came.add(came)
+                woken.add(rank)
+            for rank in sorted(woken, key=places.__getitem__):
                 chosen = self._chosen(rank) if self._free[rank] <= now else None
                 if chosen is not None:
                     self._last[rank] = chosen[0]
                     found.append(TimedPass(now, *chosen))
                     self._free[rank] = end = now + self._units.of(chosen)
                     # The rank is free at the end of the pass, and the next one has what it needs after the send.
-                    heapq.heappush(ends, (end, next(numbers), None))
-                    arrival = end + self._units.sending(chosen)
-                    heapq.heappush(ends, (arrival, next(numbers), self._units.next_of(chosen)))
+                    heapq.heappush(ends, (end, next(numbers), rank, None))
+                    needing = self._units.next_of(chosen)
+                    if needing is not None:
+                        other = self._units.stages[needing[1]].rank_of(needing[2])
+                        heapq.heappush(ends, (end + self._units.sending(chosen), next(numbers), other, needing))
         return PlayedOrder(max(self._free.values()), found)
 
     def _chosen(self, rank: int) -> OrderedPass | None:
@@ -175,8 +181,8 @@ class _Timing:
         microbatch, width = self._next["forward", rank, stage], self._widths[stage]
         num_under_way = (microbatch - self._next["backward", rank, stage]) // width
         num_kept = (microbatch - self._next["weights", rank, stage]) // width
-        is_full = num_under_way >= self._units.most_under_way(stage) or (
-            self._units.splits and num_kept >= self._units.most_under_way(stage, since=0)
+        is_full = num_under_way >= self._most_under_way[stage] or (
+            self._units.splits and num_kept >= self._most_kept[stage]
         )
         found: OrderedPass = ("forward", stage, microbatch)
         return found if not is_full and found in self._came else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from autosync.search.stage_check import why_undivided_study
 from autosync.search.study_folder import StudySettings
 from autosync.search.target import DdpDomain, ddp_limits
 from autosync.simulators.catalogue import open_simulator
+from autosync.simulators.interface import Simulator
 from autosync.simulators.stages.simulator import with_stages
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
@@ -40,6 +42,12 @@ NUM_STARTS = 4
 """How often the first round searches from scratch; less often above `LARGE`. For acoustic_mlp@x50 on 4-hosts, what six
 single starts found was predicted to take 136 to 150 ms, and what six times four starts found, 134 to 139 ms."""
 
+NUM_PAIRS = 4
+"""The number of divisions into two stages that a search begins with, besides those of the partitioner."""
+
+NUM_PAIRS_PLAYED, FEWEST_PAIRS_PLAYED = 144, 12
+"""From so many they are chosen; from fewer above `LARGE`."""
+
 
 def build_ground(settings: StudySettings, preparer: TrialPreparer, pool: Pool | None = None) -> Ground:
     """Return the ground of a study; with a pool, the ground of a replayed search."""
@@ -51,9 +59,10 @@ def build_ground(settings: StudySettings, preparer: TrialPreparer, pool: Pool | 
     domain: Domain = SpaceDomain(space=space, plan_of=preparer.plan)
     if settings.target == "ddp":
         domain = DdpDomain(model=model, cluster=cluster, allow=limits.allow, plan_of=preparer.plan)
+    simulators = simulator_fields(settings.simulator, model, cluster, prior=prior_path(settings.prior))
     if pool is None:
         known: Sequence[Candidate] = list(known_candidates(model, cluster, domain.contains))
-        divided = list(_divided(space, domain))
+        divided = list(_divided(space, domain, simulators["simulator"]))
     else:
         candidates = [one for one in pool.candidates if one.strategy and _may_be_tried(one.strategy, domain, limits)]
         if not candidates:
@@ -68,7 +77,7 @@ def build_ground(settings: StudySettings, preparer: TrialPreparer, pool: Pool | 
         limits=limits,
         known=tuple(known),
         divided=tuple(divided),
-        **simulator_fields(settings.simulator, model, cluster, prior=prior_path(settings.prior)),
+        **simulators,
     )
     # Without trials there is one round alone.
     return replace(ground, num_starts=NUM_STARTS) if settings.num_trials == 0 else ground
@@ -79,7 +88,7 @@ def simulator_fields(name: str, model: ModelSpec, cluster: ClusterSpec, *, prior
     simulator = {"simulator": with_stages(open_simulator(name, model, cluster, prior=prior), model, cluster)}
     if name == SCREEN:
         return {**simulator, "num_simulated": NUM_SCREENED}
-    size = max(1.0, len(model.variables) * len(cluster.nodes) / LARGE)
+    size = _size(model, cluster)
     return {
         **simulator,
         "num_simulated": max(FEWEST_SIMULATED, round(NUM_SIMULATED / size)),
@@ -89,14 +98,29 @@ def simulator_fields(name: str, model: ModelSpec, cluster: ClusterSpec, *, prior
     }
 
 
-def _divided(space: Space, domain: Domain) -> Iterator[Candidate]:
-    """Yield the partitioner's divisions that may be tried, each once."""
+def _divided(space: Space, domain: Domain, simulator: Simulator) -> Iterator[Candidate]:
+    """Yield the partitioner's divisions, and then the pairs that are predicted to be fastest; each once."""
+    if space.stages is None:
+        return
     seen: set[str] = set()
-    for strategy in space.stages.proposals if space.stages is not None else ():
+    for strategy in (*space.stages.proposals, *_fastest_pairs(space, space.stages.pairs, simulator)):
         one = candidate("divided", strategy, space.model, space.cluster)
         if one.strategy_id not in seen and domain.contains(strategy):
             seen.add(one.strategy_id)
             yield one
+
+
+def _fastest_pairs(space: Space, pairs: Sequence[Strategy], simulator: Simulator) -> list[Strategy]:
+    """Return the fastest pairs by prediction, of all of them or of some that are drawn."""
+    most = max(FEWEST_PAIRS_PLAYED, round(NUM_PAIRS_PLAYED / _size(space.model, space.cluster)))
+    played = pairs if len(pairs) <= most else random.Random(0).sample(pairs, most)
+    predicted = zip([one.seconds for one in simulator.predict(played)], range(len(played)), strict=True)
+    return [played[place] for _, place in sorted(predicted)[:NUM_PAIRS]]
+
+
+def _size(model: ModelSpec, cluster: ClusterSpec) -> float:
+    """Return how large a step is to predict, in units of `LARGE`; at least 1."""
+    return max(1.0, len(model.variables) * len(cluster.nodes) / LARGE)
 
 
 def _may_be_tried(strategy: Strategy, domain: Domain, limits: Limits) -> bool:

@@ -1,7 +1,7 @@
 """Divisions: strategies with stages, bred beside those without.
 
 They are apart because a timeline that plays passes and sends takes longer, and because the errors of predictions with
-and without stages have other causes. Parents are the partitioner's divisions, the presets with stages, and the fastest
+and without stages have other causes. Parents are the ground's divisions, the presets with stages, and the fastest
 measured ones.
 """
 

@@ -50,7 +50,8 @@ class Ground:
     `simulator` predicts; before its predictions are used, its user gives it the measurements (`learn`). `num_simulated`
     is the number of strategies that it may predict in a round. `screen`, if there is one, is faster and less precise,
     and may predict `num_screened`. Before the first measurement, a search may start `num_starts` times, each with these
-    numbers. `divided` are the partitioner's divisions of the model into stages, the fastest by its own estimate first.
+    numbers. `divided` are divisions of the model into stages: the partitioner's, the fastest by its own estimate first,
+    and some into two stages.
     """
 
     model: ModelSpec

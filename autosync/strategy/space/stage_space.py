@@ -18,6 +18,7 @@ from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.canonical import canonical
 from autosync.strategy.dividing.microbatch_counts import legal_counts
+from autosync.strategy.dividing.pairs import pair_divisions
 from autosync.strategy.dividing.proposals import narrow_divisions, proposed_divisions
 from autosync.strategy.dividing.timed import timed
 from autosync.strategy.representation import Strategy
@@ -93,6 +94,11 @@ class StageSpace:
         fastest = proposed_divisions(model, cluster, most=NUM_PROPOSALS, may_be_stale=self._may_be_stale)
         narrow = narrow_divisions(model, cluster, sorted({one.microbatches for one in fastest}))
         return tuple(one for one in map(self._routed, [*fastest, *narrow]) if self._may_be(one))
+
+    @functools.cached_property
+    def pairs(self) -> tuple[Strategy, ...]:
+        """Divisions into two stages, in no order of promise. There are none if none fits in memory."""
+        return tuple(one for one in map(self._routed, pair_divisions(self._model, self._cluster)) if self._may_be(one))
 
     def _routed(self, strategy: Strategy) -> Strategy:
         """Return a proposal whose ranks all-reduce by the first topology that the limits allow."""
