@@ -113,6 +113,7 @@ class _Timing:
                 _, _, rank, came = heapq.heappop(ends)
                 self._came.add(came)
                 woken.add(rank)
+            # For the other ranks nothing has changed since they last had to wait.
             for rank in sorted(woken, key=places.__getitem__):
                 chosen = self._chosen(rank) if self._free[rank] <= now else None
                 if chosen is not None:

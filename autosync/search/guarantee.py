@@ -195,7 +195,7 @@ def prove(
     if loader_seconds is not None:
         progress.note(f"no step is shorter than {format_time(loader_seconds)}: loaders make batches no faster")
         comparison = comparison.limited(loader_seconds)
-    measured = [one.candidate for one in contestants if one.name in comparison.blocks]
+    measured = [one.candidate for one in contestants if one.name in comparison.measurements]
     verdict = judge(comparison, contestants, measure_fidelities(trials, measured, progress))
     left_out = {**crowded_out, **verdict.left_out}
     return replace(verdict, left_out=left_out, other_cpu_share=other_cpu_share, loader_seconds=loader_seconds)

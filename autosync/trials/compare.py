@@ -66,7 +66,7 @@ FEWEST_STEPS = 2
 """The fewest steps of a contestant in a round in which the fastest has as many. See `plan_rounds`."""
 
 ROUNDS_TO_STOP, FAR_BEHIND = 3, 1.1
-"""A contestant that may be stopped is, if its steps took longer than another's by this factor in all these rounds."""
+"""After so many rounds, contestants are stopped that took longer than the fastest by this factor in each of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -152,25 +152,21 @@ def ratios_to_first(blocks: Blocks, least_difference: float, centre: Centre = "m
 
 
 def faster_than_first(
-    blocks: Blocks, least_difference: float, centre: Centre = "median", *, confidence: float | None = None
+    blocks: Blocks, least_difference: float, centre: Centre = "median", *, confidence: float
 ) -> tuple[str, ...]:
-    """Return the contestants that are faster than the first, with 95 % confidence in all of them (Bonferroni)."""
+    """Return the contestants that are faster than the first, each with this confidence (see `confidence_of_each`)."""
     first, *others = blocks
-    confidence = confidence or confidence_of_each(len(others))
     ratios = [_ratio(blocks, name, first, least_difference, centre=centre, confidence=confidence) for name in others]
     return tuple(one.name for one in ratios if one.verdict == "faster")
 
 
-def best_of(
-    blocks: Blocks, least_difference: float, centre: Centre = "median", *, confidence: float | None = None
-) -> str | None:
-    """Return the contestant that is faster than each of the others, or None.
+def best_of(blocks: Blocks, least_difference: float, centre: Centre = "median", *, confidence: float) -> str | None:
+    """Return the contestant that is faster than each of the others, each with this confidence; or None.
 
-    Each of its k - 1 comparisons has the confidence 1 - 5 %/(k - 1). If all k contestants are equal, one contestant
+    Let each of the k - 1 comparisons have the confidence 1 - 5 %/(k - 1). If all k contestants are equal, one of them
     beats another by chance with a probability of at most half of 5 %/(k - 1). So the probability that any contestant
     beats all others by chance is at most k/(2k - 2) times 5 %.
     """
-    confidence = confidence or confidence_of_each(len(blocks) - 1)
     for name in blocks:
         others = [other for other in blocks if other != name]
         ratios = [_ratio(blocks, name, one, least_difference, centre=centre, confidence=confidence) for one in others]

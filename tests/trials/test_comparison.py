@@ -10,7 +10,7 @@ import pytest
 from autosync.datasets.measured_input import MeasuredInput
 from autosync.testing.trials import FakeService, FakeSteps
 from autosync.trials.compare import DEFAULT_DESIGN, compare
-from autosync.trials.comparison import Comparison, best_of, faster_than_first, ratios_to_first
+from autosync.trials.comparison import Comparison, best_of, confidence_of_each, faster_than_first, ratios_to_first
 from autosync.trials.contestant import Contestant
 
 LEAST = DEFAULT_DESIGN.least_difference
@@ -27,9 +27,10 @@ def _compared(**seconds: float) -> Comparison:
 
 
 def test_the_best_is_faster_than_each_of_the_others() -> None:
-    assert best_of(_blocks(a=1.0, b=0.9, c=0.8), 0.0) == "c"
-    assert best_of(_blocks(a=1.0, b=0.8, c=0.8), LEAST) is None
-    assert faster_than_first(_blocks(a=1.0, b=0.8, c=0.8, d=1.1), 0.0) == ("b", "c")
+    two, three = confidence_of_each(2), confidence_of_each(3)
+    assert best_of(_blocks(a=1.0, b=0.9, c=0.8), 0.0, confidence=two) == "c"
+    assert best_of(_blocks(a=1.0, b=0.8, c=0.8), LEAST, confidence=two) is None
+    assert faster_than_first(_blocks(a=1.0, b=0.8, c=0.8, d=1.1), 0.0, confidence=three) == ("b", "c")
     verdicts = [ratio.verdict for ratio in ratios_to_first(_blocks(a=1.0, b=0.8, d=1.1), 0.0)]
     assert verdicts == ["faster", "slower"]
 
