@@ -96,6 +96,17 @@ def test_few_messages_in_an_order_of_chance_are_all_played() -> None:
     assert one == every
 
 
+@pytest.mark.parametrize(("num_nodes", "num_lanes", "num_played"), [(4, 1, 4), (4, 4, 16), (20, 4, 4)])
+def test_collectives_in_several_lanes_are_all_played_where_few_ranks_share_links(
+    num_nodes: int, num_lanes: int, num_played: int
+) -> None:
+    model, cluster = load_model("lstm_ptb"), racks_of(num_nodes, 4)
+    preset = build_preset("bytescheduler", model, cluster)
+    messages = [replace(message, lane=place % num_lanes) for place, message in enumerate(preset.messages)]
+    scene = TimelineSimulator(model, cluster, coarse=True).scene(replace(preset, messages=tuple(messages)))
+    assert len(scene.trains) == num_played
+
+
 def test_servers_differ_from_other_nodes() -> None:
     one, every, is_one = both("ps", two_layers(), racks_of(3, 2))
     assert not is_one
@@ -143,11 +154,14 @@ def resnet() -> ModelSpec:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", preset_names())
-@pytest.mark.parametrize("num_ranks", [24, 64, 96])
-def test_every_preset_is_predicted_alike_coarsely_and_finely(preset: str, num_ranks: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "num_ranks"),
+    [("resnet50", 24), ("resnet50", 64), ("resnet50", 96), ("lstm_ptb", 24), ("lstm_ptb", 48), ("resnet18", 32)],
+)
+def test_every_preset_is_predicted_alike_coarsely_and_finely(preset: str, name: str, num_ranks: int) -> None:
     cluster = racks_of(num_ranks // 4, 4)
     try:
-        one, every, _ = both(preset, resnet(), cluster)
+        one, every, _ = both(preset, load_model(name), cluster)
     except DoesNotApplyError:
         pytest.skip("the preset does not apply")
     assert one == pytest.approx(every, rel=0.03)
