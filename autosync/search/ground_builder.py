@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -103,19 +104,21 @@ def _divided(space: Space, domain: Domain, simulator: Simulator) -> Iterator[Can
     if space.stages is None:
         return
     seen: set[str] = set()
-    for strategy in (*space.stages.proposals, *_fastest_pairs(space, space.stages.pairs, simulator)):
+    proposals = filter(domain.contains, space.stages.proposals)
+    pairs = filter(domain.contains, _fastest_first(space, space.stages.pairs, simulator))
+    for strategy in chain(proposals, islice(pairs, NUM_PAIRS)):
         one = candidate("divided", strategy, space.model, space.cluster)
-        if one.strategy_id not in seen and domain.contains(strategy):
+        if one.strategy_id not in seen:
             seen.add(one.strategy_id)
             yield one
 
 
-def _fastest_pairs(space: Space, pairs: Sequence[Strategy], simulator: Simulator) -> list[Strategy]:
-    """Return the fastest pairs by prediction, of all of them or of some that are drawn."""
+def _fastest_first(space: Space, pairs: Sequence[Strategy], simulator: Simulator) -> list[Strategy]:
+    """Return all pairs, or some that are drawn, by their predictions."""
     most = max(FEWEST_PAIRS_PLAYED, round(NUM_PAIRS_PLAYED / _size(space.model, space.cluster)))
     played = pairs if len(pairs) <= most else random.Random(0).sample(pairs, most)
     predicted = zip([one.seconds for one in simulator.predict(played)], range(len(played)), strict=True)
-    return [played[place] for _, place in sorted(predicted)[:NUM_PAIRS]]
+    return [played[place] for _, place in sorted(predicted)]
 
 
 def _size(model: ModelSpec, cluster: ClusterSpec) -> float:
