@@ -13,6 +13,7 @@ from autosync.plan.expansion import expand, ring_moves
 from autosync.plan.lowering import lower
 from autosync.plan.tables import tables_of
 from autosync.plan.types import Collective
+from autosync.simulators.large_clusters import most_detailed
 from autosync.simulators.timeline import scene_builder
 from autosync.simulators.timeline.message_counts import num_messages
 from autosync.simulators.timeline.one_node import EqualNodes, moves_of_node, senders_to_node
@@ -170,11 +171,10 @@ def test_every_preset_is_predicted_alike_coarsely_and_finely(preset: str, name: 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["horovod_fusion", "ps_load_balanced"])
 def test_there_is_no_cliff_beyond_64_ranks(preset: str) -> None:
-    from autosync.simulators.large_clusters import most_detailed
-
-    found = []
+    # The steps themselves may differ more: other numbers of nodes have other assignments to servers.
     for num_nodes in (16, 17):
         cluster = racks_of(num_nodes, 4)
-        (one,) = most_detailed(resnet(), cluster).predict([build_preset(preset, resnet(), cluster)])
-        found.append(one.seconds)
-    assert found[1] == pytest.approx(found[0], rel=0.1)
+        strategy = build_preset(preset, resnet(), cluster)
+        (found,) = most_detailed(resnet(), cluster).predict([strategy])
+        (every,) = TimelineSimulator(resnet(), cluster, coarse=False).predict([strategy])
+        assert found.seconds == pytest.approx(every.seconds, rel=0.03)
