@@ -114,7 +114,7 @@ def _divided(space: Space, domain: Domain, simulator: Simulator) -> Iterator[Can
 
 
 def _fastest_first(space: Space, pairs: Sequence[Strategy], simulator: Simulator) -> list[Strategy]:
-    """Return all pairs, or some that are drawn, by their predictions."""
+    """Return all pairs, or some that are drawn; those that are predicted to be fastest come first."""
     most = max(FEWEST_PAIRS_PLAYED, round(NUM_PAIRS_PLAYED / _size(space.model, space.cluster)))
     played = pairs if len(pairs) <= most else random.Random(0).sample(pairs, most)
     predicted = zip([one.seconds for one in simulator.predict(played)], range(len(played)), strict=True)

@@ -216,14 +216,14 @@ class SceneBuilder:
 
         With several lanes, or threads of the reducer, it is chance whether a request is sent just before or just after
         the data of another one. Ranks then drift apart, which takes some percent of the time if messages are long.
-        Collectives of the backend have no requests. Their lanes matter only among ranks that share a node's link, and
-        among few (up to 9 % of the time; on more than `MOST_RANKS` less than 3 %).
+        Collectives of the backend have no requests. Lanes of gloo's own matter only if few ranks share the links of
+        their nodes (up to 9 % of the time; on more than `MOST_RANKS` less than 3 %); those of NCCL do not.
         """
         if self._costs.stock_threads > 1 and self._is_stock(tables, overlap, division):
             return False
         operations = tables.operations
         drifting = operations.is_transfer
-        if not self._few_share_links:
+        if self._cluster.backend != "gloo" or not self._few_share_links:
             drifting = drifting & ~self._are_native(operations)
         return len(np.unique(operations.lane[drifting])) < 2
 
