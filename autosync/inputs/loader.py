@@ -353,7 +353,12 @@ class InputLoader(DataLoader[Any]):
     def _from_torch(self, ask: Callable[[], _Asked]) -> _Asked:
         """Return what torch gives. After a failure of workers, or an interrupt, the next pass has new ones."""
         try:
-            return ask()
+            try:
+                return ask()
+            except (OSError, EOFError):
+                # A worker that dies while its answer is fetched breaks the connection before torch learns of it.
+                self._start.await_death()
+                raise
         except RuntimeError as error:
             if not tells_failure(error):
                 raise

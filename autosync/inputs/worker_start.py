@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,9 @@ from autosync.errors import OperationError
 from autosync.right_of_way import adopt, marks
 from autosync.specs.input_settings import InputSettings
 
-_WORKER_FAILED = re.compile(r"DataLoader worker \(pid|DataLoader timed out")
+_WORKER_FAILED = re.compile(r"DataLoader (worker|timed out)|Pin memory thread exited")
+# The kernel closes the connections of a process that dies before it tells the parent.
+_DEATH_SECONDS = 2.0
 
 
 class WorkerStart:
@@ -49,6 +52,16 @@ class WorkerStart:
         for process in self.processes:
             if process in running:
                 os.kill(process, number)
+
+    def await_death(self) -> None:
+        """Raise torch's error for a worker that ends within moments, after a connection to one broke."""
+        deadline = time.monotonic() + _DEATH_SECONDS
+        while time.monotonic() < deadline:
+            running = {child.pid for child in multiprocessing.active_children()}
+            ended = [str(process) for process in self.processes if process and process not in running]
+            if ended:
+                raise RuntimeError(f"DataLoader worker (pid(s) {', '.join(ended)}) exited unexpectedly")
+            time.sleep(0.01)
 
     def explained(self, error: RuntimeError) -> OperationError:
         """Return an error that names the worker that ended."""

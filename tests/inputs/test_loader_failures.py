@@ -119,12 +119,40 @@ def test_after_a_failure_of_workers_the_next_pass_has_new_ones(
     assert _epoch(batches) == ALL
 
 
+def test_a_connection_that_a_dying_worker_broke_is_its_failure() -> None:
+    batches = autosync.loader(_Numbers(), TWO_WORKERS, batch_size=2, shuffle=False)
+    running = iter(batches)
+    next(running)
+
+    def fetched() -> NoReturn:
+        os.kill(batches._start.processes[0], signal.SIGKILL)
+        raise ConnectionResetError
+
+    batches._iterator._next_data = fetched  # type: ignore[union-attr]
+    with pytest.raises(OperationError, match=r"worker 0 of the input pipeline on .* failed: DataLoader worker"):
+        next(running)
+    assert _epoch(batches) == ALL
+
+
+def test_a_connection_that_broke_while_all_workers_live_keeps_its_error() -> None:
+    batches = autosync.loader(_Numbers(), TWO_WORKERS, batch_size=2, shuffle=False)
+    running = iter(batches)
+    next(running)
+
+    def fetched() -> NoReturn:
+        raise EOFError("of something else")
+
+    batches._iterator._next_data = fetched  # type: ignore[union-attr]
+    with pytest.raises(EOFError, match="of something else"):
+        next(running)
+
+
 def test_workers_that_ended_between_passes_are_replaced() -> None:
     batches = autosync.loader(_Numbers(), TWO_WORKERS, batch_size=2, shuffle=False)
     assert _epoch(batches) == ALL
     # torch raises it wherever the rank is at that time.
     with pytest.raises(RuntimeError, match="is killed by signal"):
-        _end_and_wait(batches._start.processes[1])
+        _end_and_wait(batches._start.processes[0])
     assert _epoch(batches) == ALL
 
 
