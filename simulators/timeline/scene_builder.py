@@ -133,6 +133,8 @@ class SceneBuilder:
         is_native, paces = self._are_native(operations), self._paces(division)
         alike = not every_rank and reads is None and self._are_alike(tables, overlap, division)
         place = self._alike if alike and self._alike is not None else self._apart
+        if alike:
+            operations = self._with_chunk_of_each(operations)
         program = with_update(self._program(tables, overlap, stock=stock), users_elements * self._update_seconds)
         numbers = self._numbers_of(tables.shapes)
         inputs = SceneInputs(
@@ -204,12 +206,21 @@ class SceneBuilder:
         if not all(self._is_same_for_all(shape) for shape in tables.shapes):
             return False
         operations = tables.operations
-        # If there are fewer elements than members, only some members have a chunk to send.
-        if (operations.num_elements[operations.is_transfer] < len(self._workers)).any():
+        has_few_elements = (operations.num_elements[operations.is_transfer] < len(self._workers)).any()
+        if has_few_elements and not self._is_coarse:
             return False
         if self._has_one_order(tables, overlap, division):
             return True
         return self._is_coarse and num_messages(tables) > FEW_MESSAGES
+
+    def _with_chunk_of_each(self, operations: Operations) -> Operations:
+        """Return operations in which every member of a transfer has a chunk to send.
+
+        If there are fewer elements than members, only some have one, and nodes differ. The chunk of an element is still
+        passed on from each member to the next, and its hops take the time, however many there are at once.
+        """
+        fewest = np.where(operations.is_transfer, len(self._workers), 0)
+        return operations._replace(num_elements=np.maximum(operations.num_elements, fewest))
 
     def _has_one_order(self, tables: Tables, overlap: Overlap, division: BatchDivision) -> bool:
         """Return whether messages have one order.

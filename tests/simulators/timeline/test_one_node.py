@@ -118,6 +118,16 @@ def test_lanes_of_nccl_do_not_drift() -> None:
     assert coarse.predict([strategy])[0].seconds == pytest.approx(fine.predict([strategy])[0].seconds, rel=0.001)
 
 
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_messages_of_fewer_elements_than_ranks_do_not_tell_nodes_apart(backend: str) -> None:
+    model, cluster = load_model("bert_tiny"), replace(racks_of(24, 4), backend=backend)
+    assert min(variable.num_elements for variable in model.variables) < len(cluster.ranks)
+    strategy = build_preset("all_reduce_per_variable", model, cluster)
+    coarse, fine = TimelineSimulator(model, cluster), TimelineSimulator(model, cluster, coarse=False)
+    assert len(coarse.scene(strategy).trains) == cluster.nodes[0].devices
+    assert coarse.predict([strategy])[0].seconds == pytest.approx(fine.predict([strategy])[0].seconds, rel=0.003)
+
+
 def test_servers_differ_from_other_nodes() -> None:
     one, every, is_one = both("ps", two_layers(), racks_of(3, 2))
     assert not is_one
