@@ -19,6 +19,8 @@ class Proc:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._ticks = dict.fromkeys(PARENTS, 100)
+        self._reaped = dict.fromkeys(PARENTS, 2)
+        self._busy = 1000
         self._idle = 1000
         self._stolen = 0
         self._write()
@@ -26,13 +28,16 @@ class Proc:
     def let(self, used: Mapping[int, int], *, idle: int = 0, stolen: int = 0) -> None:
         for pid, ticks in used.items():
             self._ticks[pid] += ticks
+            self._busy += ticks
         self._idle += idle
         self._stolen += stolen
         self._write()
 
-    def end(self, pid: int) -> None:
-        """The process ends, and its parent has seen it."""
-        self._ticks[PARENTS[pid]] += self._ticks.pop(pid)
+    def end(self, pid: int, *, is_awaited: bool = True) -> None:
+        """The process ends, and its parent has waited for it or has not."""
+        used = self._ticks.pop(pid) + self._reaped.pop(pid)
+        if is_awaited:
+            self._reaped[PARENTS[pid]] += used
         self._path(pid).unlink()
         self._write()
 
@@ -43,10 +48,9 @@ class Proc:
         for pid, ticks in self._ticks.items():
             self._path(pid).parent.mkdir(exist_ok=True)
             # utime, stime, cutime and cstime are the fields 14 to 17.
-            fields = ["S", PARENTS[pid], *[0] * 9, ticks - 3, 1, 1, 1, *[7] * 5]
+            fields = ["S", PARENTS[pid], *[0] * 9, ticks - 1, 1, self._reaped[pid] - 1, 1, *[7] * 5]
             self._path(pid).write_text(f"{pid} (a name) with ) in it) {' '.join(map(str, fields))}\n")
-        busy = sum(self._ticks.values())
-        (self.path / "stat").write_text(f"cpu  {busy} 0 0 {self._idle} 0 0 0 {self._stolen} 0 0\ncpu0 1 2 3\n")
+        (self.path / "stat").write_text(f"cpu  {self._busy} 0 0 {self._idle} 0 0 0 {self._stolen} 0 0\ncpu0 1 2 3\n")
 
 
 @pytest.fixture
@@ -76,6 +80,22 @@ def test_processes_that_end_count_as_long_as_they_ran(proc: Proc) -> None:
     proc.end(800_000)
     proc.end(700_000)
     assert looking.share() == pytest.approx(0.05)
+
+
+def test_a_process_that_ends_unawaited_hides_nothing_that_others_use(proc: Proc) -> None:
+    looking = BackgroundLoad(proc.path)
+    proc.let({500_000: 40, ME: 20, 600_000: 10}, idle=30)
+    proc.end(800_000, is_awaited=False)
+    proc.end(700_000, is_awaited=False)
+    usage = looking.usage()
+    assert (usage.share, usage.own_share) == (0.4, 0.3)
+
+
+def test_a_child_that_becomes_an_orphan_brings_no_time_of_before(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
+    looking = BackgroundLoad(proc.path)
+    monkeypatch.setitem(PARENTS, 700_000, 1)
+    proc.let({700_000: 10}, idle=90)
+    assert looking.share() == pytest.approx(0.1)
 
 
 def test_what_our_children_use_is_ours_while_they_run_and_when_they_have_ended(proc: Proc) -> None:
