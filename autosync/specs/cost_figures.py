@@ -187,6 +187,12 @@ FIGURES: Mapping[str, Figure] = {
         ),
         Figure(name="update", unit="time", place=("processor", "update"), meaning="work for a variable in a step"),
         Figure(name="step", unit="time", place=("processor", "step"), meaning="work for a step"),
+        Figure(
+            name="reducer_step",
+            unit="time",
+            place=("processor", "stock_step"),
+            meaning="work for a step in which torch's reducer communicates (timeline)",
+        ),
         _rate_of("average", "elements averaged"),
         _rate_of("norm", "elements of a norm"),
         _rate_of("copy", "elements copied"),

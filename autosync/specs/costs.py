@@ -25,6 +25,7 @@ class ProcessorCosts:
     - `per_byte`: for each byte at both ends together, to another node and within a node.
     - `transfer`, `local`: at the start of a transfer, and for a local operation in addition to its elements.
     - `gradient`, `update`, `step`: for each ready gradient, for each variable in the step, and for the step itself.
+    - `stock_transfer`, `stock_gradient`, `stock_step`: the same for plans that torch's own reducer executes.
 
     `docs/notes/timeline.md` explains how these times were found.
     """
@@ -42,6 +43,7 @@ class ProcessorCosts:
     stock_gradient: float
     update: float
     step: float
+    stock_step: float
 
     def of_message(self, *, native: bool) -> float:
         """Return the whole cost of a message, at both its ends together."""

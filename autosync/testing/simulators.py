@@ -64,6 +64,7 @@ FREE = Costs(
         stock_gradient=0.0,
         update=0.0,
         step=0.0,
+        stock_step=0.0,
     ),
     bytes_ahead=1e6,
     bytes_queued=5.8e6,

@@ -289,7 +289,7 @@ class SceneBuilder:
                 costs = self._costs.processor
                 found = with_work(
                     found,
-                    step=costs.step,
+                    step=costs.stock_step if stock else costs.step,
                     gradient=costs.stock_gradient if stock else costs.gradient,
                     update=costs.update * len(self._model.variables),
                 )
