@@ -20,7 +20,7 @@ class Proc:
     def let(self, used: int, *, idle: int) -> None:
         self._used += used
         self._idle += idle
-        fields = ["S", 1, *[0] * 9, self._used, 0, 0, 0]
+        fields = ["S", 1, *[0] * 9, self._used, *[0] * 8]
         (self.path / "800000" / "stat").write_text(f"800000 (name) {' '.join(map(str, fields))}\n")
         (self.path / "stat").write_text(f"cpu  {self._used} 0 0 {self._idle} 0 0 0 0 0 0\n")
 
