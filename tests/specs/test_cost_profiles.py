@@ -23,7 +23,7 @@ AS_FITTED = Costs(
     round_seconds=120e-6,
     native_round_seconds=170e-6,
     rate_added=2.5e9,
-    local_seconds=60e-6,
+    local_seconds=100e-6,
     local_rates={
         "average": 1.5e9,
         "norm": 1e9,
@@ -53,7 +53,7 @@ AS_FITTED = Costs(
         per_byte=(1.9e-9, 0.3e-9),
         transfer=60e-6,
         stock_transfer=20e-6,
-        local=60e-6,
+        local=40e-6,
         gradient=55e-6,
         stock_gradient=5e-6,
         update=15e-6,
