@@ -56,7 +56,7 @@ class WorkerStart:
     def await_death(self) -> None:
         """Raise torch's error for a worker that ends within moments, after a connection to one broke."""
         deadline = time.monotonic() + _DEATH_SECONDS
-        while time.monotonic() < deadline:
+        while any(self.processes) and time.monotonic() < deadline:
             running = {child.pid for child in multiprocessing.active_children()}
             ended = [str(process) for process in self.processes if process and process not in running]
             if ended:
