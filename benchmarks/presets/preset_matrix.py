@@ -95,6 +95,7 @@ def run_on_ranks(
         "clusters": len(clusters),
         "cells": len(cells),
         "ran": outcomes["ran"],
+        "trained": outcomes["trained"],
         "refused": outcomes["refused"],
         "failed": outcomes["failed"],
         "seconds": round(time.perf_counter() - began, 1),

@@ -168,7 +168,7 @@ def _shown(cell: Cell, notes: dict[str, int]) -> str:
     if cell["outcome"] == "ran":
         return "exact" if cell["class"] == "exact" else "as meant"
     number = notes.setdefault(cell["why"], len(notes) + 1)
-    return f"{'refused' if cell['outcome'] == 'refused' else '**failed**'} ({number})"
+    return f"{'**failed**' if cell['outcome'] == 'failed' else cell['outcome']} ({number})"
 
 
 def _said(options: Mapping[str, Any]) -> str:
@@ -186,6 +186,7 @@ those of presets with stages, which train ten layers of their own, with those of
 - **as meant**: different from plain training, but equal to what the preset means (codec, error
   feedback, staleness, averages), within {TOLERANCE:.0e};
   signs within {SIGN_TOLERANCE:.0e}, casts within {CAST_TOLERANCE:.0%}.
+- **trained**: trained to the end, late as it means; the parameters were compared elsewhere.
 - **refused**: the preset does not apply; the reasons are below.
 
 Options: {", ".join(f"`{name}` with {_said(options)}" for name, options in OPTIONS.items())}.
