@@ -20,7 +20,7 @@ from autosync.errors import OperationError
 from autosync.right_of_way import adopt, marks
 from autosync.specs.input_settings import InputSettings
 
-_WORKER_FAILED = re.compile(r"DataLoader (worker|timed out)|Pin memory thread exited")
+_WORKER_FAILED = re.compile(r"DataLoader worker \(pid|DataLoader timed out|Pin memory thread exited")
 # The kernel closes the connections of a process that dies before it tells the parent.
 _DEATH_SECONDS = 2.0
 
@@ -48,7 +48,7 @@ class WorkerStart:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the workers that run."""
-        running = {child.pid for child in multiprocessing.active_children()}
+        running = _running()
         for process in self.processes:
             if process in running:
                 os.kill(process, number)
@@ -57,7 +57,7 @@ class WorkerStart:
         """Raise torch's error for a worker that ends within moments, after a connection to one broke."""
         deadline = time.monotonic() + _DEATH_SECONDS
         while any(self.processes) and time.monotonic() < deadline:
-            running = {child.pid for child in multiprocessing.active_children()}
+            running = _running()
             ended = [str(process) for process in self.processes if process and process not in running]
             if ended:
                 raise RuntimeError(f"DataLoader worker (pid(s) {', '.join(ended)}) exited unexpectedly")
@@ -70,6 +70,10 @@ class WorkerStart:
         known = [worker for worker, process in enumerate(self.processes) if process and process in named]
         who = f"worker {', '.join(map(str, known))}" if known else "a worker"
         return OperationError(f"{who} of the input pipeline on {socket.gethostname()} failed: {words}")
+
+
+def _running() -> set[int | None]:
+    return {child.pid for child in multiprocessing.active_children()}
 
 
 def tells_failure(error: RuntimeError) -> bool:

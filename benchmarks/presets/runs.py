@@ -186,7 +186,7 @@ those of presets with stages, which train ten layers of their own, with those of
 - **as meant**: different from plain training, but equal to what the preset means (codec, error
   feedback, staleness, averages), within {TOLERANCE:.0e};
   signs within {SIGN_TOLERANCE:.0e}, casts within {CAST_TOLERANCE:.0%}.
-- **trained**: trained to the end, late as it means; the parameters were compared elsewhere.
+- **trained**: trained to the end, with late updates; tests compare it with its own rule.
 - **refused**: the preset does not apply; the reasons are below.
 
 Options: {", ".join(f"`{name}` with {_said(options)}" for name, options in OPTIONS.items())}.

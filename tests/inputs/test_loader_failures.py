@@ -4,7 +4,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -119,32 +119,33 @@ def test_after_a_failure_of_workers_the_next_pass_has_new_ones(
     assert _epoch(batches) == ALL
 
 
-def test_a_connection_that_a_dying_worker_broke_is_its_failure() -> None:
-    batches = autosync.loader(_Numbers(), TWO_WORKERS, batch_size=2, shuffle=False)
+def _begun(batches: InputLoader, fetch: Callable[[], object]) -> Iterator[Any]:
+    """A pass that has given one batch, and fetches the next one so."""
     running = iter(batches)
     next(running)
+    batches._iterator._next_data = fetch  # type: ignore[union-attr]
+    return running
 
-    def fetched() -> NoReturn:
+
+def test_a_connection_that_a_dying_worker_broke_is_its_failure() -> None:
+    batches = autosync.loader(_Numbers(), TWO_WORKERS, batch_size=2, shuffle=False)
+
+    def fetch() -> NoReturn:
         os.kill(batches._start.processes[0], signal.SIGKILL)
         raise ConnectionResetError
 
-    batches._iterator._next_data = fetched  # type: ignore[union-attr]
     with pytest.raises(OperationError, match=r"worker 0 of the input pipeline on .* failed: DataLoader worker"):
-        next(running)
+        next(_begun(batches, fetch))
     assert _epoch(batches) == ALL
 
 
 def test_a_connection_that_broke_while_all_workers_live_keeps_its_error() -> None:
-    batches = autosync.loader(_Numbers(), TWO_WORKERS, batch_size=2, shuffle=False)
-    running = iter(batches)
-    next(running)
-
-    def fetched() -> NoReturn:
+    def fetch() -> NoReturn:
         raise EOFError("of something else")
 
-    batches._iterator._next_data = fetched  # type: ignore[union-attr]
+    batches = autosync.loader(_Numbers(), TWO_WORKERS, batch_size=2, shuffle=False)
     with pytest.raises(EOFError, match="of something else"):
-        next(running)
+        next(_begun(batches, fetch))
 
 
 def test_workers_that_ended_between_passes_are_replaced() -> None:
@@ -168,9 +169,6 @@ def test_after_an_interrupt_the_next_pass_has_new_workers() -> None:
         raise KeyboardInterrupt
 
     batches = autosync.loader(_Numbers(), TWO_WORKERS, batch_size=2, shuffle=False)
-    running = iter(batches)
-    next(running)
-    batches._iterator._next_data = interrupted  # type: ignore[union-attr]
     with pytest.raises(KeyboardInterrupt):
-        next(running)
+        next(_begun(batches, interrupted))
     assert _epoch(batches) == ALL
